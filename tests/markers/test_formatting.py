@@ -65,9 +65,6 @@ def test_python_and_json_read_the_same(value) -> None:
 )
 def test_what_the_languages_write_differently_is_written_so_that_both_read_it(value, text) -> None:
     assert formatting.literal_text(value) == text
-
-
-def test_infinity_arrives() -> None:
     marker = said(formatting.call("a", "Norm", static_params={"epsilon": math.inf, "p": math.nan}))
     assert isinstance(marker, ModuleMarker)
     assert json.loads(marker.static_params or "") == {"epsilon": "inf", "p": "nan"}
@@ -100,12 +97,9 @@ def test_a_name_without_end_is_cut_and_stays_a_name() -> None:
     assert marker.path.endswith("b…")
 
 
-def test_a_step_is_read_back() -> None:
-    text = formatting.step("pre\"fill'", 7, "prefill", {"BatchSize": 3, "Tokens": None})
-    assert said(text) == StepMarker("pre\"fill'", "prefill", index=7, batch_size=3)
-
-
 @given(NAMES, st.integers(0, 2**40), st.none() | st.integers(0, 2**40))
-def test_a_piece_is_read_back(name: str, graph: int, size: int | None) -> None:
-    text = formatting.piece(name, graph, "captured", size=size, code="general")
-    assert said(text) == PieceMarker(name, "captured", graph=graph, size=size, code="general")
+def test_a_piece_and_a_step_are_read_back(name: str, number: int, size: int | None) -> None:
+    text = formatting.piece(name, number, "captured", size=size, code="general")
+    assert said(text) == PieceMarker(name, "captured", graph=number, size=size, code="general")
+    text = formatting.step("pre\"fill'", number, "prefill", {"BatchSize": 3, "Tokens": size})
+    assert said(text) == StepMarker("pre\"fill'", "prefill", index=number, batch_size=3, tokens=size)

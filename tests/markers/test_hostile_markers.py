@@ -93,24 +93,17 @@ def test_a_report_with_a_hostile_text_is_parsed(parsed: Parse, text: str) -> Non
     assert sum(row["count"] for row in counted) == 2
 
 
-def nest(deep: int) -> str:
-    calls = [f"range 1 {at} {20_000 - at} {{'Module': 'top'}}" for at in range(deep)]
-    return "\n".join([*calls, "launch 1 9000 9001 #1", "kernel 1 9002 9009 #1"])
-
-
-def test_calls_nested_thousands_deep_are_counted(parsed: Parse) -> None:
-    dataset = parsed(nest(3_000))
-    calls = dataset.table("calls").to_pylist()
-    assert len(calls) == 3_000
-    assert {row["gpu_time_ns"] for row in calls} == {7}
-    assert len(dataset.table("modules")) < 1_000
-    counted = {row["cause"]: row["count"] for row in dataset.table("coverage").to_pylist()}
-    assert counted["module_unclear"] == 3_000 - len(dataset.table("modules"))
-
-
-def test_work_on_nested_calls_grows_with_their_number_alone(tmp_path: Path) -> None:
-    few, many = (report(tmp_path / f"{deep}.sqlite", nest(deep)) for deep in (2_000, 8_000))
-    work = [lines_of(partial(tracekit.parse, one)) for one in (few, many)]
+def test_calls_nested_thousands_deep_are_counted_and_work_grows_with_their_number_alone(tmp_path: Path) -> None:
+    work = []
+    for deep in (2_000, 8_000):
+        calls = [f"range 1 {at} {20_000 - at} {{'Module': 'top'}}" for at in range(deep)]
+        lines = "\n".join([*calls, "launch 1 9000 9001 #1", "kernel 1 9002 9009 #1"])
+        work.append(lines_of(partial(tracekit.parse, report(tmp_path / f"{deep}.sqlite", lines))))
+        dataset = tracekit.load(tmp_path / f"{deep}.tracekit")
+        assert dataset.table("calls").column("gpu_time_ns").to_pylist() == [7] * deep
+        assert len(dataset.table("modules")) < 1_000
+        counted = {row["cause"]: row["count"] for row in dataset.table("coverage").to_pylist()}
+        assert counted["module_unclear"] == deep - len(dataset.table("modules"))
     assert work[1] < 5 * work[0]
 
 
@@ -135,6 +128,7 @@ VALUES = st.recursive(
 )
 FIELDS = [", 'Class': 'b'", ", 'TrainableParams': {'w': [2, 's0']}", ", 'x': [[3]]", ", 'StaticParams': {'p': 1}", "?"]
 FIELDS += [field.replace("'", '"') for field in ("'Module': 'a'", ", 'Inputs': ", ", 'Outputs': ", *FIELDS)]
+FIELDS += ["'Module': 'a'", ", 'Inputs': ", ", 'Outputs': ", "[[1]]", "}"]
 PIECES = ["'", "{", "}", "[", "]", ", ", ": ", "'a'", "'a': 1", "1", "#", " ", "-", "0", "(", ")"]
 
 
@@ -145,11 +139,7 @@ def test_a_dict_is_read_the_fast_way_as_the_slow_way(items: list[tuple[str, obje
     assert fast is None or fast == literal._python(text)
 
 
-@given(
-    st.lists(
-        st.sampled_from([*PIECES, "'Module': 'a'", ", 'Inputs': ", ", 'Outputs': ", "[[1]]", "}", *FIELDS]), max_size=10
-    ).map("".join)
-)
+@given(st.lists(st.sampled_from(PIECES + FIELDS), max_size=10).map("".join))
 @example("{'Module': 'a', 'Inputs': [[1]]}")
 @example("{'Module': 'a', 'Inputs': [[1]]} ")
 @example("{'Module': 'a', 'Inputs': [[1]]")

@@ -57,6 +57,7 @@ BROKEN_TEXTS = [
     f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 1, "Modules": [], "Kernels": []}}',
     f'{{"KernelMap": "{ID}"',
 ]
+TEXTS |= dict.fromkeys(BROKEN_TEXTS, Unreadable(BROKEN))
 
 PATHS = st.sampled_from(["", "norm", "layers.0.mlp", "layers.11.self_attn.o_proj", "a" * 300, 'it\'s "b"'])
 FLOPS = st.one_of(
@@ -73,29 +74,18 @@ def kernels_of_maps(draw: st.DrawFn) -> MappedKernel:
     return MappedKernel(name, generated, tuple(served), tuple(flops), recomputes)
 
 
-KERNELS = kernels_of_maps()
-
-
 @pytest.mark.parametrize("text", TEXTS)
-def test_text_says_what_stands_beside_it(text: str) -> None:
+def test_text_says_what_stands_beside_it_and_one_that_is_none_of_ours_nothing(text: str) -> None:
     assert decode([text]).markers == [TEXTS[text]]
 
 
-@pytest.mark.parametrize("text", BROKEN_TEXTS)
-def test_map_that_is_none_of_ours_is_unreadable_so_that_nothing_is_taken_from_it(text: str) -> None:
-    assert decode([text]).markers == [Unreadable(BROKEN)]
-
-
-@given(root=PATHS, kernels=st.lists(KERNELS, max_size=60))
-def test_map_is_read_as_it_was_written_and_each_of_its_texts_fits_a_marker(
-    root: str, kernels: list[MappedKernel]
-) -> None:
+@given(root=PATHS, kernels=st.lists(kernels_of_maps(), max_size=60))
+def test_map_is_read_as_it_was_written_and_each_of_its_texts_fits_a_marker(root: str, kernels) -> None:
     map_id, texts = kernel_map(root, kernels)
     parts = decode(texts).markers
     assert all(isinstance(part, KernelMapMarker) for part in parts)
-    assert [(part.map_id, part.part, part.parts, part.root) for part in parts] == [
-        (map_id, number, len(texts), root) for number in range(1, len(texts) + 1)
-    ]
+    for number, part in enumerate(parts, 1):
+        assert (part.map_id, part.part, part.parts, part.root) == (map_id, number, len(texts), root)
     assert [kernel for part in parts for kernel in part.kernels] == kernels
     assert all(len(text) <= MOST_CHARACTERS for text in texts)
 
@@ -123,6 +113,5 @@ def test_run_without_a_map_says_why(reason: str) -> None:
 
 def test_run_of_a_graph_is_read_as_it_was_written() -> None:
     for graph_pass, phase in (("inference", ""), ("forward", "forward"), ("backward", "backward")):
-        assert decode([compiled_graph(ID, graph_pass, "top.layers.3")]).markers == [
-            CompiledGraphMarker(ID, phase, "top.layers.3")
-        ]
+        [marker] = decode([compiled_graph(ID, graph_pass, "top.layers.3")]).markers
+        assert marker == CompiledGraphMarker(ID, phase, "top.layers.3")

@@ -18,21 +18,16 @@ LINES = """
 """  # noqa: E501
 
 
-def test_a_symbolic_dimension_costs_that_dimension_alone(parsed: Parse) -> None:
+def test_a_symbolic_dimension_costs_that_dimension_alone_and_no_figure_is_made_of_it(parsed: Parse) -> None:
     dataset = parsed(LINES)
-    expected = """
+    expect(dataset, "calls")("""
         module  start_ns  inputs        outputs       kwargs
         m.fc    0         [[None, 64]]  [[None, 32]]  [('mask', [[8], [None]])]
         m.fc    200       [[4, 64]]     -             []
         m.act   100       [[None, 64]]  -             []
-    """
-    expect(dataset, "calls")(expected)
+    """)
     counted = [row for row in dataset.table("coverage").to_pylist() if row["what"] == "ranges"]
     assert {row["cause"]: row["count"] for row in counted} == {"marker": 1, "marker_incomplete": 3}
-
-
-def test_no_figure_is_made_of_a_dimension_that_is_not_known(parsed: Parse) -> None:
-    dataset = parsed(LINES)
     shapes = modules_by_shape.frame(dataset)
     expect_frame(shapes[["path", "inputs", "flops_per_call"]])("""
         path   inputs        flops_per_call

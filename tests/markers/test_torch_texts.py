@@ -8,31 +8,14 @@ from tracekit.markers.torch_texts import PREFIX, SCRIPTED_MODULES, Node, Numberi
 NAMES = st.from_regex(r"[a-z_0-9~]{1,4}", fullmatch=True)
 
 
-def test_a_hierarchy_names_every_module_above() -> None:
-    nodes = [Node(-1, "Llama", "Llama"), Node(0, "layers", None), Node(1, "0", "Block"), Node(2, "attn", "Attention")]
-    assert hierarchy_texts(nodes)[0] == "TOP(Llama)::forward."
-    assert hierarchy_texts(nodes)[3] == (
-        "TOP(Llama)::forward.layers()::forward.0(Block)::forward.attn(Attention)::forward."
-    )
-
-
-def test_what_the_notation_cannot_hold_is_unknown_and_what_is_no_module_has_the_module_above() -> None:
-    nodes = [
-        Node(-1, "Net", "Net"),
-        Node(0, "a(b)", "Bag[x]"),
-        Node(1, "loop *", None, RANGE),
-        Node(-1, "r", None, RANGE),
-    ]
+def test_a_hierarchy_names_every_module_above_and_roots_of_one_class_by_their_names() -> None:
+    """What the notation cannot hold is unknown, and what is no module has the module above."""
+    layers = [Node(-1, "Net", "Net"), Node(0, "layers", None), Node(1, "0", "Block")]
+    odd = [Node(0, "a(b)", "Bag[x]"), Node(3, "loop *", None, RANGE), Node(-1, "r", None, RANGE)]
+    texts = hierarchy_texts([*layers, *odd, Node(-1, "Net~2", "Net"), Node(-1, "head", "Head")])
+    assert texts[2] == "TOP(Net)::forward.layers()::forward.0(Block)::forward."
     unknown = "TOP(Net)::forward.INSTANCE_NAME_UNKNOWN(Bag[x])::forward."
-    assert hierarchy_texts(nodes) == ["TOP(Net)::forward.", unknown, unknown, None]
-
-
-def test_roots_of_one_class_go_by_their_names() -> None:
-    assert hierarchy_texts([Node(-1, "Net", "Net"), Node(-1, "Net~2", "Net"), Node(-1, "head", "Head")]) == [
-        "TOP(Net)::forward.",
-        "TOP(Net~2)::forward.",
-        "TOP(Head)::forward.",
-    ]
+    assert texts[3:] == [unknown, unknown, None, "TOP(Net~2)::forward.", "TOP(Head)::forward."]
 
 
 @given(NAMES, st.lists(st.tuples(NAMES, st.none() | NAMES), max_size=5))
@@ -52,22 +35,16 @@ def renamed(numbering: Numbering, *names: str, same: tuple[str, ...] = ()) -> li
     return [new.get(text, text).removeprefix(PREFIX) for text in texts(*names)]
 
 
-def test_equal_numbers_of_two_traces_are_different_modules() -> None:
+def test_equal_numbers_of_two_traces_are_different_modules_unless_they_number_the_same() -> None:
     numbering = Numbering(texts("Linear_0", "Linear_3", "Sampler_0"))
     assert renamed(numbering, "Net_0", "Linear_0", "Linear_1") == ["Net_0", "Linear_4", "Linear_5"]
-
-
-def test_traces_that_number_the_same_number_the_same_modules() -> None:
     numbering = Numbering(texts("Linear_0"))
     first = renamed(numbering, "Net_0", "Linear_0")
     assert first == renamed(numbering, "Net_0", "Linear_0") == ["Net_0", "Linear_1"]
     assert renamed(numbering, "Net_0", "Linear_0", "Linear_1") == ["Net_1", "Linear_2", "Linear_3"]
 
 
-def test_the_only_module_of_its_class_around_the_graph_in_both_is_one() -> None:
+def test_the_only_module_of_its_class_around_the_graph_in_both_is_one_and_other_texts_stay() -> None:
     assert renamed(Numbering(texts("Net_0")), "Net_0", same=("Net_0",)) == ["Net_0"]
     assert renamed(Numbering(texts("Net_0", "Net_1")), "Net_0", same=("Net_0",)) == ["Net_2"]
-
-
-def test_other_texts_stay() -> None:
     assert Numbering(["aten::mm", f"{PREFIX}Net"]).renamed(["aten::mm", f"{PREFIX}Net"]) == {}
