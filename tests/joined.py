@@ -29,31 +29,25 @@ def joined_here(reports: Sequence[Path], folder: Path) -> Dataset:
 
 
 def check_joined(whole: Dataset, singles: dict[str, Dataset]) -> None:
-    """Checks that a dataset of several reports says of each what its own dataset says.
-
-    Args:
-        whole: The dataset of all.
-        singles: The datasets of the single reports, by name.
-    """
+    """Checks that a dataset of several reports says of each what its own dataset, by name among the singles, says."""
     assert whole.reports == list(singles)
     modules = whole.table("modules").to_pylist()
     path_of = {None: None} | {row["module_id"]: row["path"] for row in modules}
     entries = {entry["name"]: entry for entry in whole.manifest["reports"]}
-    for name in BY_REPORT:
-        rows = whole.table(name).to_pylist()
+    for spec in (table.SPEC for table in TABLES if table.SPEC.name in BY_REPORT):
+        rows = whole.table(spec.name).to_pylist()
         by_report = defaultdict(list)
         for row in rows:
             by_report[row.pop("report")].append(row)
-        assert whole.manifest["rows"][name] == len(rows)
+        assert whole.manifest["rows"][spec.name] == len(rows)
         for report, single in singles.items():
             theirs = {None: None} | dict(enumerate(single.table("modules", ["path"]).column("path").to_pylist()))
-            alone = [spelled(row, theirs, 0) for row in single.table(name).to_pylist()]
-            expected = [row for row in alone if "modules_differ" not in row]
-            first_id = entries[report]["first_id"]
-            found = [spelled(row, path_of, first_id) for row in by_report[report]]
-            ours = [row for row in found if "modules_differ" not in row]
-            assert Counter(ours) == Counter(expected), (name, report)
-            check_order(name, by_report[report])
+            alone = [spelled(row, theirs, 0) for row in single.table(spec.name).to_pylist()]
+            found = [spelled(row, path_of, entries[report]["first_id"]) for row in by_report[report]]
+            ours, expected = (Counter(row for row in these if "modules_differ" not in row) for these in (found, alone))
+            assert ours == expected, (spec.name, report)
+            keys = [tuple((row[key] is None, row[key] or 0) for key in spec.sorted_by) for row in by_report[report]]
+            assert spec.name == "ranges" or keys == sorted(keys), spec.name
 
 
 def said_of_reports(dataset: Dataset) -> dict[str, Any]:
@@ -61,12 +55,9 @@ def said_of_reports(dataset: Dataset) -> dict[str, Any]:
     said: dict[str, Any] = {"modules": dataset.table("modules").to_pylist()}
     first = {entry["name"]: entry["first_id"] for entry in dataset.manifest["reports"]}
     for table in BY_REPORT:
-        rows = defaultdict(list)
+        said[table] = defaultdict(list)
         for row in dataset.table(table).to_pylist():
-            name = row["report"]
-            plain = {key: row[key] - first[name] if key in IDS and row[key] is not None else row[key] for key in row}
-            rows[name].append(plain)
-        said[table] = dict(rows)
+            said[table][row["report"]].append(of_one(row, first[row["report"]]))
     said["reports"] = {
         entry["name"]: {key: value for key, value in entry.items() if key not in {"first_id", "table_ids"}}
         for entry in dataset.manifest["reports"]
@@ -77,15 +68,12 @@ def said_of_reports(dataset: Dataset) -> dict[str, Any]:
     return said
 
 
+def of_one(row: dict, first_id: int) -> dict:
+    return {name: value - first_id if name in IDS and value is not None else value for name, value in row.items()}
+
+
 def spelled(row: dict, paths: dict, first_id: int) -> tuple:
-    plain = {name: value - first_id if name in IDS and value is not None else value for name, value in row.items()}
+    plain = of_one(row, first_id)
     if "module_id" in plain:
         plain["module_id"] = paths[plain["module_id"]]
     return tuple(value if value.__hash__ else repr(value) for value in plain.values())
-
-
-def check_order(table: str, rows: list[dict]) -> None:
-    spec = next(one.SPEC for one in TABLES if one.SPEC.name == table)
-    if table != "ranges":
-        keys = [tuple((row[key] is None, row[key] or 0) for key in spec.sorted_by) for row in rows]
-        assert keys == sorted(keys), table

@@ -2,11 +2,12 @@
 
 import os
 import shutil
-from collections import Counter, namedtuple
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,13 +70,13 @@ def small_pieces() -> Iterator[None]:
         yield
 
 
-def whole(path: Path, out: Path, **options: Any) -> Dataset:
+def whole(path: Path | list[Path], out: Path, **options: Any) -> Dataset:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(one_report, "LEAST_BYTES", 1 << 60)
         return tracekit.parse(path, out, force=True, **options)
 
 
-def apart(path: Path, out: Path, scheduler: str | None = "here", **options: Any) -> Dataset:
+def apart(path: Path | list[Path], out: Path, scheduler: str | None = "here", **options: Any) -> Dataset:
     """The dataset, which must have been made process by process."""
     made = []
     write = processes.write_by_processes
@@ -98,27 +99,20 @@ def is_whole(path: Path, out: Path) -> bool:
 def spelled(dataset: Dataset) -> dict[str, Counter[str]]:
     """All rows, with those that ids name in place of the ids: rows that begin at once may stand in any order."""
     tables = {name: dataset.table(name).to_pylist() for name in TABLE_NAMES}
-    named = {
-        f"{table[:-1]}_id": {row[f"{table[:-1]}_id"]: str(without_ids(row)) for row in tables[table]}
-        for table in ("kernels", "calls", "steps", "ranges")
-    }
-    assert all(
-        [row[f"{table[:-1]}_id"] for row in tables[table]] == list(range(len(tables[table])))
-        for table in ("calls", "steps", "ranges")
-    )
-    ends = {end: rows for end, rows in named.items() if end in _IDS}
+    named = {}
+    for table, key in (("kernels", "kernel_id"), ("calls", "call_id"), ("steps", "step_id"), ("ranges", "range_id")):
+        spelled_out = [str({name: row[name] for name in row if not name.endswith(_IDS)}) for row in tables[table]]
+        ids = [row[key] for row in tables[table]]
+        assert table == "kernels" or ids == list(range(len(ids)))
+        named[key] = dict(zip(ids, spelled_out, strict=True))
+
+    def content(column: str, value: Any) -> Any:
+        return next((rows.get(value) for end, rows in named.items() if column.endswith(end)), value)
+
     return {
-        name: Counter(str({column: content(column, value, ends) for column, value in row.items()}) for row in rows)
+        name: Counter(str({column: content(column, value) for column, value in row.items()}) for row in rows)
         for name, rows in tables.items()
     }
-
-
-def without_ids(row: dict[str, Any]) -> dict[str, Any]:
-    return {column: value for column, value in row.items() if not column.endswith(_IDS)}
-
-
-def content(column: str, value: Any, ends: dict[str, dict[int, str]]) -> Any:
-    return next((rows.get(value) for end, rows in ends.items() if column.endswith(end)), value)
 
 
 def said(dataset: Dataset) -> dict[str, Any]:
@@ -138,29 +132,26 @@ def check_same(path: Path, folder: Path, *, in_any_case: bool = True, **options:
     assert spelled(found) == spelled(expected)
 
 
-@pytest.mark.parametrize("rows", ["auto", "ranges", "operators"])
+def check_rows(given: Path | list[Path], folder: Path) -> None:
+    expected, found = whole(given, folder / "whole"), apart(given, folder / "apart")
+    for table in TABLE_NAMES:
+        assert found.table(table).to_pylist() == expected.table(table).to_pylist(), table
+
+
+@pytest.mark.parametrize("rows", ["auto", "ranges", "operators", "modules"])
 @settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate])
-@given(plan=plans(faulty=True), number=st.integers(2, 3))
-def test_processes_apart_make_the_dataset_of_the_whole_report(rows: str, plan: Plan, number: int) -> None:
+@given(data=st.data(), number=st.integers(2, 3))
+def test_processes_apart_make_the_dataset_of_the_whole_report(rows: str, data: st.DataObject, number: int) -> None:
+    plan = data.draw((capturing_plans if rows == "modules" else plans)(faulty=True))
     with TemporaryDirectory() as name:
         path = write_report(simulate(replace(plan, processes=number)), Path(name, "report.sqlite"))
         check_same(path, Path(name), in_any_case=False, rows=rows)
 
 
-@settings(max_examples=10, deadline=None, derandomize=True, phases=[Phase.generate])
-@given(plan=capturing_plans(faulty=True), number=st.integers(2, 3))
-def test_graph_captures_of_processes_apart_are_those_of_the_whole_report(plan: Plan, number: int) -> None:
-    with TemporaryDirectory() as name:
-        path = write_report(simulate(replace(plan, processes=number)), Path(name, "report.sqlite"))
-        check_same(path, Path(name), in_any_case=False)
-
-
 @pytest.mark.parametrize(("plan", "seed"), [(Plan, 3), (Plan, 15), (capturing, 3)])
 def test_tables_are_equal_row_by_row_in_their_order_so_that_all_answers_are_equal(plan, seed, tmp_path) -> None:
     path = write_report(simulate(plan(seed=seed, processes=3)), tmp_path / "report.sqlite")
-    expected, found = whole(path, tmp_path / "whole"), apart(path, tmp_path / "apart")
-    for table in TABLE_NAMES:
-        assert found.table(table).to_pylist() == expected.table(table).to_pylist(), table
+    check_rows(path, tmp_path)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -180,26 +171,24 @@ def test_other_processes_and_a_worker_of_a_cluster_write_the_same_bytes(tmp_path
 
 
 def test_a_report_among_several_is_dealt_by_the_task_that_reads_it(tmp_path: Path) -> None:
-    paths = [report(tmp_path / f"{name}.sqlite", RANKS) for name in ("one", "other")]
-    expected, found = whole(paths, tmp_path / "whole"), apart(paths, tmp_path / "apart")
-    for table in TABLE_NAMES:
-        assert found.table(table).to_pylist() == expected.table(table).to_pylist(), table
+    check_rows([report(tmp_path / f"{name}.sqlite", RANKS) for name in ("one", "other")], tmp_path)
 
 
-def test_a_process_without_modules_does_not_change_what_the_others_are_keyed_by(tmp_path: Path) -> None:
-    path = report(tmp_path / "report.sqlite", RANKS + "launch 7/7 20 30 #1\nkernel 7 40 50 #1 copy\n")
-    check_same(path, tmp_path)
-    assert tracekit.load(tmp_path / "apart").manifest["hierarchy"] == {"by": "modules", "asked": "auto"}
+OTHER_FIRST_CALLS = "range 5/5 92 98 {'Module': 'other.norm'}\nrange 6/6 4 8 {'Module': 'net.norm'}\n"
+BY_MODULES = {"by": "modules", "asked": "auto"}
 
 
-def test_the_path_that_markers_record_is_that_of_the_first_call_of_all_processes(tmp_path: Path) -> None:
-    lines = "range 5/5 92 98 {'Module': 'other.norm'}\nrange 6/6 4 8 {'Module': 'net.norm'}\n"
-    check_same(report(tmp_path / "report.sqlite", RANKS + lines), tmp_path)
-
-
-def test_the_rank_in_the_name_of_a_file_belongs_to_no_one_of_several_processes(tmp_path: Path) -> None:
-    check_same(report(tmp_path / "rank3.sqlite", RANKS), tmp_path)
-    assert tracekit.load(tmp_path / "apart").manifest["ranks"] == []
+@pytest.mark.parametrize(
+    ("file", "lines", "field", "expected"),
+    [
+        ("without modules", "launch 7/7 20 30 #1\nkernel 7 40 50 #1 copy\n", "hierarchy", BY_MODULES),
+        ("other first calls", OTHER_FIRST_CALLS, "hierarchy", BY_MODULES),
+        ("rank3", "", "ranks", []),
+    ],
+)
+def test_what_one_process_would_say_otherwise_is_said_of_all(file, lines, field, expected, tmp_path) -> None:
+    check_same(report(tmp_path / f"{file}.sqlite", RANKS + lines), tmp_path)
+    assert tracekit.load(tmp_path / "apart").manifest[field] == expected
 
 
 def test_a_report_in_which_a_process_recorded_a_kernel_map_for_another_stays_whole(tmp_path: Path) -> None:
@@ -219,33 +208,52 @@ def test_a_report_of_one_process_or_with_times_that_cannot_be_true_stays_whole(l
     assert is_whole(report(tmp_path / "report.sqlite", lines), tmp_path / "out")
 
 
-def test_a_lack_of_space_is_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Where temporary files go, which must be gone at the end, as the dataset must be."""
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    yield
+    assert not [*folder.iterdir()]
+    assert {file.name for file in tmp_path.iterdir()} == {"report.sqlite", "scratch"}
+
+
+def killed(*_: object) -> None:
+    os.kill(os.getpid(), 9)
+
+
+@pytest.mark.usefixtures("scratch")
+@pytest.mark.parametrize(
+    ("place", "name", "replacement", "said"),
+    [
+        (shutil, "disk_usage", lambda _: SimpleNamespace(free=100), r"needs .* GB for temporary .* set TMPDIR"),
+        (processes, "deal", killed, r"a process that worked on it ended early \(signal 9\)"),
+    ],
+)
+def test_a_lack_of_space_and_a_killed_process_are_one_line(
+    place, name, replacement, said, tmp_path, monkeypatch
+) -> None:
     path = report(tmp_path / "report.sqlite", RANKS)
-    usage = namedtuple("usage", "free")
-    monkeypatch.setattr(processes.shutil, "disk_usage", lambda _: usage(100))
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with pytest.raises(ReportError, match=r"needs .* GB for temporary files in .* set TMPDIR") as caught:
+    monkeypatch.setattr(place, name, replacement)
+    with pytest.raises(ReportError, match=said) as caught:
         apart(path, tmp_path / "out", None)
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out").exists()
 
 
-def test_a_damaged_page_is_told_as_of_any_report_and_nothing_is_left(tmp_path, monkeypatch) -> None:
+@pytest.mark.usefixtures("scratch")
+def test_a_damaged_page_is_told_as_of_any_report(tmp_path: Path) -> None:
     path = write_report(simulate(eventful(7, processes=3, actions=400)), tmp_path / "report.sqlite")
     content = bytearray(path.read_bytes())
     middle = len(content) // 2 // 4096 * 4096
     content[middle : middle + 4096] = b"\xff" * 4096
     path.write_bytes(content)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    with pytest.raises(ReportError) as expected:
-        whole(path, tmp_path / "whole")
-    with pytest.raises(ReportError) as found:
-        apart(path, tmp_path / "apart")
-    assert str(found.value) == str(expected.value)
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["report.sqlite", "scratch"]
-    assert not [*scratch.iterdir()]
+    said = []
+    for parse in (whole, apart):
+        with pytest.raises(ReportError) as caught:
+            parse(path, tmp_path / "out")
+        said.append(str(caught.value))
+    assert said[0] == said[1]
 
 
 def test_samples_and_payloads_reach_the_processes(tmp_path: Path) -> None:
@@ -271,23 +279,6 @@ def test_progress_goes_once_through_reading_attributing_and_writing(tmp_path: Pa
         shares = [share for name, share in told if name == stage]
         assert shares == sorted(shares)
         assert shares[-1] == pytest.approx(1.0)
-
-
-def test_a_process_that_is_killed_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = report(tmp_path / "report.sqlite", RANKS)
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    monkeypatch.setattr(processes, "deal", killed)
-    with pytest.raises(ReportError, match=r"a process that worked on it ended early \(signal 9\)"):
-        apart(path, tmp_path / "out", None)
-    assert not [*scratch.iterdir()]
-    assert not (tmp_path / "out").exists()
-    shutil.rmtree(scratch)
-
-
-def killed(*_: object) -> None:
-    os.kill(os.getpid(), 9)
 
 
 def test_a_process_whose_ranges_are_all_in_one_domain_does_not_name_it_whatever_others_have(tmp_path: Path) -> None:

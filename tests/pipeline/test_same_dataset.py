@@ -1,29 +1,25 @@
 """The same dataset, row by row, wherever its reports are worked on and wherever they and it lie."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import tracekit
 from tests.command import separately
+from tests.engines.clusters import dask_cluster
 from tests.joined import BY_REPORT, joined_here, said_of_reports
 from tests.pipeline.test_several_reports import CONTRADICTING, RANKS, THIRD
 from tests.readers.kineto.traces import PID, event, kernel, launch, trace
+from tests.storage.servers import KEYS, runs_bucket, s3_server
 from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
 
-s3fs = pytest.importorskip("s3fs", reason="the extra s3 is not installed")
+pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto", reason="moto[s3], which the extra test brings, is not installed")
 pytest.importorskip("distributed", reason="the extra dask is not installed")
 
-PLAIN = """
-range  1   0 1000 forward
-range  1  10  500 attention
-launch 1  20   30 #1
-kernel 1  40  140 #1 gemm
-launch 1 600  630 #2
-kernel 1 700  800 #2 relu
-"""
+PLAIN = "range 1 0 1000 forward\nrange 1 10 500 attention\nlaunch 1 20 30 #1\nkernel 1 40 140 #1 gemm"
 NOTHING = "kernel 1 30 40 #4 relu"
 PATTERNS = ("s3://runs/job/*.sqlite", "s3://runs/job/*.json")
 
@@ -50,10 +46,27 @@ def expected(reports: list[Path], tmp_path_factory: pytest.TempPathFactory) -> D
     return joined_here(reports, tmp_path_factory.mktemp("expected") / "run")
 
 
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with s3_server(tmp_path_factory.mktemp("s3") / "log") as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def scheduler(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of a cluster whose workers reach the store."""
+    temporary = tmp_path_factory.mktemp("temporary")
+    with dask_cluster(temporary, **KEYS, AWS_ENDPOINT_URL=address) as scheduler:
+        yield scheduler
+        assert not [*temporary.rglob("tracekit-*")]
+
+
 @pytest.fixture(autouse=True)
-def uploaded(bucket: s3fs.S3FileSystem, reports: list[Path]) -> None:
-    for path in reports:
-        bucket.put_file(str(path), f"runs/job/{path.name}")
+def uploaded(address: str, reports: list[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with runs_bucket(address, monkeypatch) as files:
+        for path in reports:
+            files.put_file(str(path), f"runs/job/{path.name}")
+        yield
 
 
 def check_same(one: Dataset, expected: Dataset) -> None:
@@ -63,16 +76,14 @@ def check_same(one: Dataset, expected: Dataset) -> None:
     assert one.manifest["table_ids"] == expected.manifest["table_ids"]
 
 
-def test_one_process_and_the_pool(reports: list[Path], expected: Dataset, tmp_path: Path) -> None:
-    check_same(tracekit.parse(reports, tmp_path / "here", scheduler="here"), expected)
-    check_same(tracekit.parse(reports, tmp_path / "pool"), expected)
-
-
-@pytest.mark.parametrize(("source", "pool", "target"), [("bucket", "processes", "disk"), ("disk", "dask", "bucket")])
-def test_disk_and_bucket(source, pool, target, scheduler, reports, expected, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("source", "pool", "target"),
+    [("disk", "here", "disk"), ("disk", None, "disk"), ("bucket", None, "disk"), ("disk", "dask", "bucket")],
+)
+def test_disk_and_bucket_by_a_process_a_pool_or_a_cluster(source, pool, target, scheduler, reports, expected, tmp_path):
     given = reports if source == "disk" else PATTERNS
     folder = tmp_path / "run" if target == "disk" else "s3://runs/run.tracekit"
-    check_same(tracekit.parse(given, folder, scheduler=scheduler if pool == "dask" else None), expected)
+    check_same(tracekit.parse(given, folder, scheduler=scheduler if pool == "dask" else pool), expected)
 
 
 def test_the_command_from_bucket_to_bucket_by_a_cluster(scheduler: str, expected: Dataset) -> None:

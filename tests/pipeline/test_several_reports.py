@@ -69,7 +69,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return tracekit.parse(reports(folder, *RANKS), folder / "run")
 
 
-def test_a_module_of_both_reports_is_one_row_and_those_of_one_stand_beside_it(two: Dataset) -> None:
+def test_a_module_of_both_reports_is_one_row_and_other_tables_have_the_rows_of_all(two: Dataset) -> None:
     expect(two, "modules")("""
         module_id  subtree_end_id  parent_id  depth  path
         0          4               -          0      net
@@ -77,9 +77,6 @@ def test_a_module_of_both_reports_is_one_row_and_those_of_one_stand_beside_it(tw
         2          3               0          1      net.mlp
         3          4               0          1      net.head
     """)
-
-
-def test_kernels_of_all_reports_are_one_table_with_report_and_rank(two: Dataset) -> None:
     expect(two, "kernels")(f"""
         report  rank  pid  device  kernel_id  name    module     module_id  call_id
         rank0   0     1    0       0          gather  net.embed  1          1
@@ -88,9 +85,6 @@ def test_kernels_of_all_reports_are_one_table_with_report_and_rank(two: Dataset)
         rank1   1     1    1       {FAR + 2}  gemm    net.head   3          {FAR + 2}
         rank1   1     1    1       {FAR}      free    -          -          -
     """)
-
-
-def test_calls_and_steps_of_all_reports_are_one_table_too(two: Dataset) -> None:
     expect(two, "calls")(f"""
         report  rank  call_id    parent_call_id  module     occurrence  step_id  gpu_time_ns
         rank0   0     0          -               net        1           0        40
@@ -100,11 +94,7 @@ def test_calls_and_steps_of_all_reports_are_one_table_too(two: Dataset) -> None:
         rank1   1     {FAR + 1}  {FAR}           net.mlp    1           {FAR}    30
         rank1   1     {FAR + 2}  {FAR}           net.head   1           {FAR}    20
     """)
-    expect(two, "steps")(f"""
-        report  rank  step_id  name
-        rank0   0     0        net
-        rank1   1     {FAR}    net
-    """)
+    expect(two, "steps")(f"report  rank  step_id  name\nrank0  0  0  net\nrank1  1  {FAR}  net")
 
 
 def test_the_totals_of_the_manifest_are_the_sums_of_its_reports(two: Dataset) -> None:
@@ -117,23 +107,17 @@ def test_the_totals_of_the_manifest_are_the_sums_of_its_reports(two: Dataset) ->
         ("kernels", "outside_modules"): (1, 1, 1 / 91),
         ("ranges", "marker"): (6, 340, 1.0),
     }
-    assert [
-        (entry["name"], entry["source"]["name"], entry["first_id"], entry["rows"]["kernels"])
-        for entry in manifest["reports"]
-    ] == [("rank0", "rank0.sqlite", 0, 2), ("rank1", "rank1.sqlite", FAR, 3)]
-    assert [entry["ranks"] for entry in manifest["reports"]] == [
-        [{"pid": 1, "rank": rank, "source": "file_name"}] for rank in (0, 1)
-    ]
+    for rank, entry in enumerate(manifest["reports"]):
+        assert (entry["name"], entry["source"]["name"]) == (f"rank{rank}", f"rank{rank}.sqlite")
+        assert (entry["first_id"], entry["rows"]["kernels"]) == (rank * FAR, 2 + rank)
+        assert entry["ranks"] == [{"pid": 1, "rank": rank, "source": "file_name"}]
     assert manifest["left_out"] == []
 
 
 def test_a_folder_of_several_reports_holds_partitions_and_nothing_else(two: Dataset) -> None:
     files = {str(path.relative_to(two.folder)) for path in two.folder.rglob("*") if path.is_file()}
-    assert files == {
-        "manifest.json",
-        "modules.parquet",
-        *(f"{n}.parquet/report=rank{r}/part-0.parquet" for n in BY_REPORT for r in (0, 1)),
-    }
+    parts = {f"{name}.parquet/report=rank{rank}/part-0.parquet" for name in BY_REPORT for rank in (0, 1)}
+    assert files == {"manifest.json", "modules.parquet", *parts}
 
 
 @pytest.mark.parametrize("name", BY_REPORT)
@@ -151,11 +135,7 @@ def test_pandas_and_pyarrow_read_a_table_s_folder_with_the_report_as_a_column(na
 
 def test_a_subtree_is_taken_out_of_all_reports(two: Dataset) -> None:
     part = two.subtree("net.mlp")
-    expect(part, "kernels")("""
-        report  name  module
-        rank0   gemm  net.mlp
-        rank1   gemm  net.mlp
-    """)
+    expect(part, "kernels")("report  name  module\nrank0  gemm  net.mlp\nrank1  gemm  net.mlp")
     assert part.calls()["gpu_time_ns"].tolist() == [30, 30]
     assert two.subtree("net.head").steps()["report"].tolist() == ["rank1"]
     assert two.subtree("net.head").table("kernels", ["report"]).num_rows == 1
@@ -166,19 +146,14 @@ def test_a_subtree_is_taken_out_of_all_reports(two: Dataset) -> None:
 
 def test_what_reports_say_differently_of_a_module_is_null_and_counted_in_each(tmp_path: Path) -> None:
     """Whichever report comes first; what one does not say is filled in."""
-    markers = [
-        "{'Module': 'a'}",
-        "{'Module': 'a', 'TrainableParams': {'w': [2, 3]}}",
-        "{'Module': 'a', 'TrainableParams': {'w': [2, 4]}}",
-    ]
-    paths = reports(tmp_path, *(f"range 1 0 9 {m}" for m in markers))
+    params = ("", ", 'TrainableParams': {'w': [2, 3]}", ", 'TrainableParams': {'w': [2, 4]}")
+    paths = reports(tmp_path, *(f"range 1 0 9 {{'Module': 'a'{more}}}" for more in params))
     dataset = joined_here(paths, tmp_path / "run")
     [module] = dataset.table("modules").to_pylist()
     assert module["params"] == [{"name": "w", "shape": [2, None], "dtype": None}]
     rows = [row for row in dataset.table("coverage").to_pylist() if row["cause"] == "modules_differ"]
     assert [(row["report"], row["what"], row["count"], row["share"]) for row in rows] == [
-        ("rank1", "modules: losses", 1, 1.0),
-        ("rank2", "modules: losses", 1, 1.0),
+        (name, "modules: losses", 1, 1.0) for name in ("rank1", "rank2")
     ]
     total = [row for row in dataset.manifest["coverage"] if row["cause"] == "modules_differ"]
     assert [(row["count"], row["share"], row["known"]) for row in total] == [(2, 2 / 3, False)]
@@ -198,13 +173,8 @@ def test_of_the_paths_that_markers_record_another_than_the_module_s_own_counts(t
 def test_siblings_stand_as_they_do_in_the_reports_whatever_the_order_of_these(tmp_path, order) -> None:
     """Stages of a pipeline: what no report has both of stands by number, and by name."""
     stages = (["embed", "layers.0", "layers.1"], ["layers.2", "layers.10"], ["layers.11", "norm", "head"])
-    lines = [
-        "\n".join(
-            f"range 1 {at} {at + 5} {{'Module': 'm.{name}'}}" for at, name in zip(range(0, 99, 10), names, strict=False)
-        )
-        for names in stages
-    ]
-    paths = reports(tmp_path, *lines)
+    lines = [[f"range 1 {10 * at} {10 * at + 5} {{'Module': 'm.{name}'}}" for at, name in enumerate(s)] for s in stages]
+    paths = reports(tmp_path, *map("\n".join, lines))
     dataset = joined_here([paths[at] for at in order], tmp_path / "run")
     layers = [f"layers.{at}" for at in (0, 1, 2, 10, 11)]
     paths = ["m", *(f"m.{name}" for name in ("embed", "layers", *layers, "norm", "head"))]
