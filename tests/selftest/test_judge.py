@@ -6,39 +6,149 @@ Reports of one run are broken, then judged again. What only a GPU can show is ju
 import gzip
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.selftest.reports import (
-    ALL,
-    EAGER,
-    H100,
-    H100_WITHOUT_NSYS,
-    IN_WINDOW,
-    NODES,
-    OPERATORS,
-    RANGES,
-    RENAMED,
-    REPLAYS,
-    SHORTENED,
-    change_truth,
-    edit,
-    evidence,
-    look_at_data,
-    problems,
-    proved,
-    simulated,
-)
-from tracekit.selftest import PROGRAMS
-from tracekit.selftest.judge import Case, profiled_work
+import tracekit
+from tests.command import ROOT, environment
+from tests.gpu import data_files, measures
+from tests.sqlite import writing
+from tests.trace_lines import report
+from tracekit.selftest import PROGRAMS, running
+from tracekit.selftest.judge import REPORT, RULES, TRUTH, Case, Evidence, Machine, judged, profiled_work
 
 pytestmark = pytest.mark.torch
 #: As if one of several processes had not been recorded.
 NO_RANGES_OF_ONE = "DELETE FROM NVTX_EVENTS WHERE globalTid >> 24 = (SELECT min(globalTid) >> 24 FROM NVTX_EVENTS)"
 #: What does not run without a GPU.
 NEEDS_A_GPU = {"graph_in_window", "graph_in_warmup"}
+CPU = Machine()
+H100 = Machine(gpus=("NVIDIA H100 80GB HBM3",), nsys_problem=None)
+H100_WITHOUT_NSYS = Machine(gpus=H100.gpus, nsys_problem="nsys was not found", torch="2.11.0")
+ALL = {program.name: program for program in (*PROGRAMS, *measures.PROGRAMS)}
+
+
+def proved(place: Path, names: list[str], **env: str) -> dict[str, dict[str, Any]]:
+    only = [word for name in names for word in ("--only", name)]
+    line = [sys.executable, "-m", "tests.gpu", str(place), "--json", *only]
+    environ = environment(CUDA_VISIBLE_DEVICES="", **env)
+    done = subprocess.run(line, capture_output=True, text=True, env=environ, cwd=ROOT, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert json.loads(done.stdout) == json.loads((place / running.FILE).read_text("utf-8"))
+    assert not list(place.rglob("*.partial*"))
+    return {outcome["name"]: outcome for outcome in json.loads(done.stdout)["checks"]}
+
+
+def edit(folder: Path, statement: str, *values: object) -> None:
+    with writing(folder / REPORT) as db:
+        assert db.execute(statement, values).rowcount > 0, (statement, values)
+
+
+def change_truth(folder: Path, **facts: Any) -> None:
+    for file in (folder / TRUTH).glob("*.json"):
+        file.write_text(json.dumps({**json.loads(file.read_text("utf-8")), **facts}))
+
+
+def evidence(name: str, folder: Path, machine: Machine = CPU) -> Evidence:
+    RULES.update(measures.RULES)
+    return judged(Case(ALL[name], folder, machine))
+
+
+def problems(name: str, folder: Path, machine: Machine = CPU) -> str:
+    return "\n".join(evidence(name, folder, machine).problems)
+
+
+#: Deletes the last ranges, or operators, whose text is like this: so many.
+RANGES = """DELETE FROM NVTX_EVENTS WHERE rowid IN (
+    SELECT n.rowid FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId
+    WHERE coalesce(n.text, s.value) LIKE ? ORDER BY n.start DESC LIMIT ?)"""
+OPERATORS = """DELETE FROM TRACEKIT_CPU_OPS WHERE rowid IN (
+    SELECT o.rowid FROM TRACEKIT_CPU_OPS o JOIN StringIds s ON s.id = o.nameId
+    WHERE s.value LIKE ? ORDER BY o.start DESC LIMIT ?)"""
+SHORTENED = """UPDATE TRACEKIT_CPU_OPS SET "end" = "end" - 200 WHERE rowid = (
+    SELECT max(o.rowid) FROM TRACEKIT_CPU_OPS o JOIN StringIds s ON s.id = o.nameId WHERE s.value = ?)"""
+RENAMED = "UPDATE StringIds SET value = replace(value, ?, ?)"
+
+#: A graph capture, an eager step and two replays, as nsys records them by nodes.
+CAPTURED = """
+    launch  1  11  12 #1 cudaStreamBeginCapture_v10000
+    range   1  20 100 {'Module': 'Chain', 'Inputs': [[3, 8]]}
+    range   1  21  50 {'Module': 'Chain.up', 'Inputs': [[3, 8]]}
+    launch  1  25  30 #2
+    range   1  51  90 {'Module': 'Chain.down', 'Inputs': [[3, 9]]}
+    launch  1  55  60 #3
+    launch  1 101 102 #4 cudaStreamEndCapture_v10000
+    launch  1 110 120 #5 cudaGraphInstantiate_v10000
+"""
+NODES = """
+    node!1  1  27  27
+    node!2  1  57  57
+    node!11 1 112 112
+    node!11 1 112 112 1
+    node!12 1 113 113
+    node!12 1 113 113 2
+"""
+EAGER = """
+    range   1 400 600 {"Step": 3, "Name": "eager"}
+    range   1 420 500 {'Module': 'Chain', 'Inputs': [[3, 8]]}
+    range   1 421 450 {'Module': 'Chain.up', 'Inputs': [[3, 8]]}
+    launch  1 425 430 #6
+    range   1 451 490 {'Module': 'Chain.down', 'Inputs': [[3, 9]]}
+    launch  1 455 460 #7
+    kernel  1 440 445 #6 gemm_up
+    kernel  1 470 475 #7 gemm_down
+"""
+REPLAYS = """
+    range   1 700 800 {"Step": 4, "Name": "replay"}
+    launch  1 710 720 #8 cudaGraphLaunch_v10000
+    kernel!11 1 730 740 #8 gemm_up
+    kernel!12 1 741 750 #8 gemm_down
+    range   1 900 990 {"Step": 5, "Name": "replay"}
+    launch  1 910 920 #9 cudaGraphLaunch_v10000
+    kernel!11 1 930 940 #9 gemm_up
+    kernel!12 1 941 950 #9 gemm_down
+"""
+IN_WINDOW = '    range   1   0 300 {"Step": 2, "Name": "capture"}' + CAPTURED + NODES + EAGER + REPLAYS
+CALLS = [["Chain", [3, 8]], ["Chain.up", [3, 8]], ["Chain.down", [3, 9]]]
+
+
+def simulated(folder: Path, lines: str, **truth: Any) -> Path:
+    (folder / TRUTH).mkdir(parents=True)
+    report(folder / REPORT, lines)
+    (pid, *_) = {row["pid"] for row in Case(ALL["eager"], folder, CPU).rows("calls", "pid")}
+    facts = {"pid": pid, "calls": [CALLS], "right": True, "linears": {}, "rows": 3, **truth}
+    (folder / TRUTH / "1.json").write_text(json.dumps(facts))
+    return folder
+
+
+def look_at_data(proof: Path, expected: str) -> None:
+    kept = sorted(path.name for path in (proof / data_files.FOLDER).glob("*.sqlite"))
+    assert expected in kept
+    table = (proof / data_files.FOLDER / data_files.README).read_text("utf-8")
+    assert all(f"| `{name}` |" in table for name in kept)
+    assert "(real, on a CPU" in table
+    for name in kept:
+        path = proof / data_files.FOLDER / name
+        content = path.read_bytes()
+        assert len(content) <= data_files.MOST_BYTES
+        assert not [word for word in (str(proof.parent), sys.executable, str(ROOT)) if word.encode() in content]
+        strings = re.findall(r"[A-Za-z_]{4,}=?", content.decode("latin-1"))
+        assert not {"EXPORT_PARAM", "Hostname", "HOME="} & {*strings}
+        made_from = proof / name.removeprefix("cpu_").removesuffix(".sqlite")
+        assert _tables(path) == _tables(made_from / REPORT), name
+
+
+def _tables(path: Path) -> list[Any]:
+    dataset = tracekit.parse(path, path.with_suffix(".tracekit"), force=True)
+    found = [dataset.table(name).to_pylist() for name in ("calls", "kernels")]
+    shutil.rmtree(dataset.folder)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -101,39 +211,41 @@ def test_pieces_fails_where_replayed_kernels_are_not_those_of_an_eager_run(copie
     assert "Chain.layers.1.down: aten::addmm has 0 kernels in replay" in problems("pieces", folder, H100)
 
 
-def test_a_graph_passes_where_replays_have_the_modules_of_an_eager_step_and_fails_elsewhere(tmp_path: Path) -> None:
-    assert not problems("graph_in_window", simulated(tmp_path / "right", IN_WINDOW), H100)
-    assert not problems("graph_in_warmup", simulated(tmp_path / "warmup", IN_WINDOW), H100)
-    wrong = problems("graph_in_window", simulated(tmp_path / "wrong", IN_WINDOW, right=False), H100)
-    assert "computed something else" in wrong
-    swapped = IN_WINDOW.replace("112 112 1\n", "112 112 2\n").replace("113 113 2\n", "113 113 1\n")
-    found = problems("graph_in_window", simulated(tmp_path / "swapped", swapped), H100)
-    assert "Chain.down: gemm_up has 1 kernels in replay" in found
-    found = problems("graph_in_window", simulated(tmp_path / "unknown", IN_WINDOW.replace(NODES, "")), H100)
-    assert "Chain.up: gemm_up has 0 kernels in replay" in found
-    lost = IN_WINDOW.replace('range   1 900 990 {"Step": 5, "Name": "replay"}', "")
-    assert "replay has 1 steps, expected 2" in problems("graph_in_window", simulated(tmp_path / "lost", lost), H100)
+NO_NODES = (EAGER + REPLAYS).replace("!11", "").replace("!12", "")
+SWAPPED = IN_WINDOW.replace("112 112 1\n", "112 112 2\n").replace("113 113 2\n", "113 113 1\n")
+NOT_REPLAYED = "".join(line for line in NO_NODES.splitlines(keepends=True) if "#8 gemm" not in line)
+ONE_STEP = IN_WINDOW.replace('range   1 900 990 {"Step": 5, "Name": "replay"}', "")
+EARLY = EAGER.replace("kernel  1 440 445 #6", "kernel  1 420 445 #6")
 
 
-def test_replays_of_which_no_nodes_are_known_are_missing_and_fail_without_work(tmp_path: Path) -> None:
-    unknown = (EAGER + REPLAYS).replace("!11", "").replace("!12", "")
-    found = evidence("graph_in_window", simulated(tmp_path / "unknown", unknown), H100_WITHOUT_NSYS)
-    assert found.problems == []
-    assert (
-        found.unproved == "the modules of replayed work: with torch 2.11.0, none says which node of a CUDA graph it is"
-    )
-    none = "".join(line for line in unknown.splitlines(keepends=True) if "#8 gemm" not in line)
-    none_at_all = problems("graph_in_window", simulated(tmp_path / "none", none), H100)
-    assert "Chain.up: gemm_up has 0 kernels in replay" in none_at_all
+@pytest.mark.parametrize(
+    ("name", "lines", "machine", "said"),
+    [
+        ("graph_in_window", IN_WINDOW, H100, ""),
+        ("graph_in_window", SWAPPED, H100, "Chain.down: gemm_up has 1 kernels in replay"),
+        ("graph_in_window", IN_WINDOW.replace(NODES, ""), H100, "Chain.up: gemm_up has 0 kernels in replay"),
+        ("graph_in_window", ONE_STEP, H100, "replay has 1 steps, expected 2"),
+        ("graph_in_window", NO_NODES, H100_WITHOUT_NSYS, ""),
+        ("graph_in_window", NOT_REPLAYED, H100, "Chain.up: gemm_up has 0 kernels in replay"),
+        ("graph_in_warmup", IN_WINDOW, H100, ""),
+        ("graph_in_warmup", EAGER + REPLAYS, H100_WITHOUT_NSYS, ""),
+        ("graph_in_warmup", IN_WINDOW, H100_WITHOUT_NSYS, "Chain.up: gemm_up is of a graph without known nodes"),
+        ("graph_in_warmup", EAGER, H100_WITHOUT_NSYS, "no replayed work"),
+        ("clock_error", EAGER, H100, ""),
+        ("clock_error", EARLY, H100, "gemm_up has no launch: no_launch"),
+    ],
+)
+def test_work_of_a_gpu_passes_where_it_is_as_follows_and_fails_elsewhere(name, lines, machine, said, tmp_path) -> None:
+    found = problems(name, simulated(tmp_path / name, lines), machine)
+    assert said in found if said else not found
 
 
-def test_a_graph_captured_before_the_recording_has_no_modules_and_fails_if_it_has(tmp_path: Path) -> None:
-    assert not problems("graph_in_warmup", simulated(tmp_path / "before", EAGER + REPLAYS), H100_WITHOUT_NSYS)
-    recorded = simulated(tmp_path / "recorded", IN_WINDOW)
-    assert "Chain.up: gemm_up is of a graph without known nodes" in problems(
-        "graph_in_warmup", recorded, H100_WITHOUT_NSYS
-    )
-    assert "no replayed work" in problems("graph_in_warmup", simulated(tmp_path / "none", EAGER), H100_WITHOUT_NSYS)
+def test_a_wrong_result_fails_and_replays_of_which_no_nodes_are_known_prove_nothing(tmp_path: Path) -> None:
+    wrong = simulated(tmp_path / "wrong", IN_WINDOW, right=False)
+    assert "computed something else" in problems("graph_in_window", wrong, H100)
+    found = evidence("graph_in_window", simulated(tmp_path / "unknown", NO_NODES), H100_WITHOUT_NSYS)
+    unproved = "the modules of replayed work: with torch 2.11.0, none says which node of a CUDA graph it is"
+    assert found.unproved == unproved
 
 
 def test_work_of_a_gpu_belongs_to_the_range_around_its_launch(tmp_path: Path) -> None:
@@ -157,13 +269,6 @@ def test_work_of_a_gpu_belongs_to_the_range_around_its_launch(tmp_path: Path) ->
     assert times_ns == {"Chain.up": 250, "Chain": 2_000, "no module": 4_000}
 
 
-def test_clocks_fail_where_a_kernel_starts_before_its_launch(tmp_path: Path) -> None:
-    assert not problems("clock_error", simulated(tmp_path / "right", EAGER), H100)
-    early = EAGER.replace("kernel  1 440 445 #6", "kernel  1 420 445 #6")
-    found = problems("clock_error", simulated(tmp_path / "early", early), H100)
-    assert "gemm_up has no launch: no_launch" in found
-
-
 @pytest.mark.nsys
 def test_under_nsys_markers_are_heard_and_what_is_not_fails(tmp_path: Path) -> None:
     place = tmp_path / "out"
@@ -171,6 +276,5 @@ def test_under_nsys_markers_are_heard_and_what_is_not_fails(tmp_path: Path) -> N
     assert (found["markers"]["verdict"], found["markers"]["figures"]) == ("passed", {"calls": 33}), found
     look_at_data(place, "cpu_markers.sqlite")
     edit(place / "markers", RANGES, '%"Chain.layers.1.down"%', 2)
-    assert "of the model has ['Chain.again', [3, 16]], expected ['Chain.layers.1.down', [3, 14]]" in problems(
-        "markers", place / "markers"
-    )
+    said = "of the model has ['Chain.again', [3, 16]], expected ['Chain.layers.1.down', [3, 14]]"
+    assert said in problems("markers", place / "markers")

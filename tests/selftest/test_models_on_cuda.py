@@ -25,19 +25,6 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Mock:
     return cuda
 
 
-def on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on there is a GPU, as far as models can see; its tensors are made on the CPU."""
-    import torch
-
-    ones = torch.ones
-    monkeypatch.setattr(torch, "ones", lambda *sizes, device: ones(*sizes, device="cpu"))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-
-
-def names(cuda: Mock) -> list[str]:
-    return [name for name, _, _ in cuda.mock_calls]
-
-
 def test_graphs_are_captured_after_a_call_on_a_side_stream_that_has_ended(cuda: Mock, monkeypatch) -> None:
     """All steps run and compute what eager calls do."""
     from tracekit.selftest import models
@@ -48,7 +35,7 @@ def test_graphs_are_captured_after_a_call_on_a_side_stream_that_has_ended(cuda: 
     assert facts["right"]
     # Preparation is not counted; two calls by the graph capture.
     assert len(facts["calls"]) == 1 + 2 + 1
-    called = names(cuda)
+    called = [name for name, _, _ in cuda.mock_calls]
     assert called.index("Stream().wait_stream") < called.index("synchronize") < called.index("graph().__enter__")
     assert called.count("graph().__enter__") == called.count("graph().__exit__") == 1
     cuda.graph.assert_called_once_with(cuda.CUDAGraph.return_value)
@@ -60,7 +47,10 @@ def test_the_examination_names_the_gpu(cuda: Mock, monkeypatch, tmp_path) -> Non
 
     from tracekit.selftest import models
 
-    on_cuda(monkeypatch)
+    # From now on there is a GPU, as far as models can see; its tensors are made on the CPU.
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *sizes, device: ones(*sizes, device="cpu"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: f"NVIDIA H100 {number}")
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
