@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.benchmarks.chrome_trace import write_trace
-from tests.benchmarks.measuring import Figures, benchmark, figures_of, in_turn, parse_figures, tell
+from tests.benchmarks.measuring import Figures, benchmark, compare, figures_of, parse_figures, tell
 
 DECODE = """
 import gc, sys, time
@@ -42,9 +42,7 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         "start of Python": lambda: figures_of([sys.executable, "-c", "import tracekit.pipeline"]),
         "parse": lambda: parse_figures([trace], folder / "trace.tracekit"),
     }
-    found = in_turn(args.runs, forms)
-    for name, runs in found.items():
-        tell(name, runs, found["orjson"])
+    found = compare(args.runs, forms, "orjson")
     tell("parse, no collector", found["parse"], found["orjson, no collector"])
 
 

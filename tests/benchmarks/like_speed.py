@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import tracekit
-from tests.benchmarks.measuring import benchmark, in_turn, parse_figures, tell
+from tests.benchmarks.measuring import benchmark, compare, parse_figures
 from tests.benchmarks.serving_report import KERNELS_PER_PART, LAYERS, write_report
 
 _PER_STEP = LAYERS * sum(KERNELS_PER_PART.values()) + 1
@@ -39,9 +39,7 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
         "without --like": lambda: parse_figures([report], out),
         "with --like": lambda: parse_figures([report], out, "--like", str(marked)),
     }
-    found = in_turn(args.runs, forms)
-    for name, runs in found.items():
-        tell(name, runs, found["without --like"])
+    compare(args.runs, forms, "without --like")
     modules = tracekit.load(out).table("kernels", ["module"]).column("module")
     print(f"{1 - modules.null_count / len(modules):.1%} of the kernels have a module")
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import nvtx
 import torch
@@ -23,6 +22,7 @@ from tests.benchmarks.measuring import benchmark, in_turn
 from tracekit.capture import layer_markers
 
 Attach = Callable[[nn.Module], Callable[[], None]]
+Around = Callable[[], AbstractContextManager[object]]
 _LAYERS = 30
 
 
@@ -78,15 +78,11 @@ def _blocks() -> nn.Module:
     return nn.Sequential(*(_Block() for _ in range(_LAYERS)))
 
 
-class _Calls(NamedTuple):
-    model: Callable[[], nn.Module]
-    around: Callable[[], AbstractContextManager[object]]
-
-
-CALLS = {
-    "small blocks": _Calls(_blocks, nullcontext),
-    "language model": _Calls(_Language, nullcontext),
-    "default device": _Calls(_blocks, lambda: torch.device("cpu")),
+#: Models, and what is around their calls.
+CALLS: dict[str, tuple[Callable[[], nn.Module], Around]] = {
+    "small blocks": (_blocks, nullcontext),
+    "language model": (_Language, nullcontext),
+    "default device": (_blocks, lambda: torch.device("cpu")),
 }
 
 
@@ -99,13 +95,10 @@ def _hooked(model: nn.Module, before: Callable, after: Callable) -> Callable[[],
 
 
 def _empty(model: nn.Module) -> Callable[[], None]:
-    def before(module, args, kwargs) -> None:
+    def hook(*_args: object) -> None:
         pass
 
-    def after(module, args, output) -> None:
-        pass
-
-    return _hooked(model, before, after)
+    return _hooked(model, hook, hook)
 
 
 def _text_per_call(model: nn.Module) -> Callable[[], None]:
@@ -170,10 +163,10 @@ FORMS: dict[str, Attach] = {
 
 
 @torch.inference_mode()
-def microseconds(calls: _Calls, model: nn.Module, form: Attach, repeats: int) -> float:
+def microseconds(around: Around, model: nn.Module, form: Attach, repeats: int) -> float:
     x = torch.randn(1, 4)
     remove = form(model)
-    with calls.around():
+    with around():
         model(x)
         began = time.thread_time_ns()
         for _ in range(repeats):
@@ -195,10 +188,10 @@ def module_calls(model: nn.Module) -> int:
 
 def measure(args: argparse.Namespace, _folder: Path) -> None:
     torch.set_num_threads(1)
-    for kind, calls in CALLS.items():
-        model = calls.model()
+    for kind, (make, around) in CALLS.items():
+        model = make()
         number = module_calls(model)
-        forms = {name: partial(microseconds, calls, model, form, args.repeats) for name, form in FORMS.items()}
+        forms = {name: partial(microseconds, around, model, form, args.repeats) for name, form in FORMS.items()}
         best = {name: min(times) / number for name, times in in_turn(args.rounds, forms).items()}
         for name, took in best.items():
             cost, text = (one - best["bare"] for one in (took, best["text per call"]))

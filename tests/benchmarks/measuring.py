@@ -73,6 +73,14 @@ def tell(name: str, runs: Sequence[Figures], floor: Sequence[Figures] | None = N
     print(text, flush=True)
 
 
+def compare(runs: int, forms: Mapping[str, Callable[[], Figures]], floor: str) -> dict[str, list[Figures]]:
+    """Measures all forms in turn, and tells each beside that which is the floor."""
+    found = in_turn(runs, forms)
+    for name, figures in found.items():
+        tell(name, figures, found[floor])
+    return found
+
+
 def ratio(numerators: Iterable[float], denominators: Iterable[float]) -> float:
     """The median of the ratios of runs that took turns."""
     return statistics.median(one / other for one, other in zip(numerators, denominators, strict=True))

@@ -22,6 +22,7 @@ from tests.sqlite import writing
 from tracekit.markers.base import MappedKernel
 from tracekit.markers.kernel_maps import compiled_graph, kernel_map
 
+Each = Callable[[int], object]
 PLAIN, PER_STEP = "plain", 48
 NEXT_PROCESS = 0x1000001
 LONG = {f"setting{number}": "value" for number in range(200)}
@@ -72,13 +73,7 @@ class Odd(Capturing):
         for at in range(NODES_PER_CAPTURE):
             self.call(f"{root}.model.layers.{at}", batch, lambda: self.launch(1, "gemm_kernel"))
 
-    def calls(
-        self,
-        number: int,
-        call: Callable[[int], object] | None = None,
-        before: Callable[[int], object] = bool,
-        per_step: int = PER_STEP,
-    ) -> None:
+    def calls(self, number: int, call: Each | None = None, before: Each = bool, per_step: int = PER_STEP) -> None:
         """Steps of calls with a kernel each; ``before`` runs before a step."""
         call = call or (lambda at: self.within(layer(at)))
         for step, first in enumerate(range(0, number, per_step)):
@@ -165,9 +160,19 @@ def each(text: Callable[[int], str]) -> Calls:
     return lambda odd, n, number: odd.calls(number, lambda at: odd.within(text(at % n)))
 
 
+def with_body(body: Callable[[Odd, int], object]) -> Calls:
+    """Calls inside of which one of ``n`` things happens."""
+    return lambda odd, n, number: odd.calls(number, lambda at: odd.within(layer(at), lambda: body(odd, at % n)))
+
+
 def below(text: Callable[[int], str]) -> Calls:
     """Calls with one of ``n`` texts inside."""
-    return lambda odd, n, number: odd.calls(number, lambda at: odd.within(layer(at), lambda: odd.within(text(at % n))))
+    return with_body(lambda odd, at: odd.within(text(at)))
+
+
+def how(options: Callable[[int, int], dict[str, Any]]) -> Calls:
+    """Calls whose ranges have options of their own."""
+    return lambda odd, n, number: odd.calls(number, lambda at: odd.within(layer(at), **options(at, n)))
 
 
 #: What is odd, how many calls there are for one of it, and what happens.
@@ -184,24 +189,13 @@ THINGS: dict[str, tuple[int, Calls]] = {
     "modules": (1, each(lambda at: module(f"Model.layers.{at // 96}.experts.{at % 96}"))),
     "plain ranges": (1, below(lambda at: f"step {at} of {at:x}")),
     "operators": (1, below(lambda at: f"aten::mm, seq = {at}, op_id = {at}")),
-    "kernel names": (
-        1,
-        lambda odd, n, number: odd.calls(
-            number, lambda at: odd.within(layer(at), lambda: odd.kernels(f"triton_{at % n}"))
-        ),
-    ),
+    "kernel names": (1, with_body(lambda odd, at: odd.kernels(f"triton_{at}"))),
     "steps": (12, lambda odd, n, number: odd.calls(number, per_step=number // n)),
     "open ranges": (12, open_ranges),
-    "overlapping": (
-        24,
-        lambda odd, n, number: odd.calls(number, lambda at: odd.within(layer(at), lasts=5_000 * n if at < n else 0)),
-    ),
+    "overlapping": (24, how(lambda at, n: {"lasts": 5_000 * n if at < n else 0})),
     "graphs": (12, replayed),
     "autograd": (1200, autograd),
-    "payloads": (
-        1,
-        lambda odd, n, number: odd.calls(number, lambda at: odd.within(layer(at), payload=f'{{"bytes": {at % n}}}')),
-    ),
+    "payloads": (1, how(lambda at, n: {"payload": f'{{"bytes": {at % n}}}'})),
     "kernel maps": (120, compiled),
 }
 

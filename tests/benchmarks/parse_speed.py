@@ -21,6 +21,7 @@ from tests.benchmarks.measuring import (
     SCANS,
     Figures,
     benchmark,
+    compare,
     figures_of_all,
     in_turn,
     parse_figures,
@@ -45,10 +46,8 @@ def measure_report(report: Path, what: str, scanned: dict[str, str] = SCANS, *, 
     out = report.with_suffix(".tracekit")
     scan_figures(report, scanned)
     forms = {"SQLite's sums": partial(scan_figures, report, scanned), "parse": partial(parse_figures, [report], out)}
-    found = in_turn(runs, forms)
+    compare(runs, forms, "SQLite's sums")
     print(f"{what}, {report.stat().st_size / 1e6:.0f} MB, subtree of a layer {1000 * subtree_seconds(out):.1f} ms")
-    for name, figures in found.items():
-        tell(name, figures, found["SQLite's sums"])
     shutil.rmtree(out)
 
 
@@ -64,10 +63,8 @@ def measure_processes(report: Path, processes: int, *, runs: int) -> None:
         "one core": partial(figures_on, [0], report),
         "all cores": partial(figures_on, [*range(os.cpu_count() or 1)], report),
     }
-    found = in_turn(runs, forms)
     print(f"{processes} processes, {report.stat().st_size / 1e6:.0f} MB, peak of all processes")
-    for name, figures in found.items():
-        tell(name, figures, found["SQLite's sums"])
+    compare(runs, forms, "SQLite's sums")
 
 
 def measure_folders(report: Path, *, runs: int, folder: Path) -> None:

@@ -18,7 +18,9 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import tracekit
 from tests.benchmarks.measuring import benchmark, figures_of, tell, tracekit_command
@@ -67,31 +69,25 @@ def by_tracekit(report: Path) -> Counts:
         return counts(owned.module.tolist())
 
 
-def by_nsys_stats(command: Command) -> Callable[[Path], Counts]:
-    def tool(report: Path) -> Counts:
-        # Not CSV: quotes in a range's text are not escaped there.
-        found: Counts = Counter()
-        for row in json.loads(output(command(report))):
-            if path := module_of(row["NVTX Range"].removeprefix(":")):
-                found[path] += int(row["Kern Inst"])
-        return found
-
-    return tool
+def by_nsys_stats(command: Command, report: Path) -> Counts:
+    # Not CSV: quotes in a range's text are not escaped there.
+    found: Counts = Counter()
+    for row in rows_of(command(report)):
+        if path := module_of(row["NVTX Range"].removeprefix(":")):
+            found[path] += int(row["Kern Inst"])
+    return found
 
 
-def by_nsys_ai(command: Command) -> Callable[[Path], Counts]:
-    def tool(report: Path) -> Counts:
-        found: Counts = Counter()
-        for row in json.loads(output(command(report))):
-            texts = str(row.get("nvtx_path", "")).split(" > ")
-            found.update({path for text in texts if (path := module_of(text))})
-        return found
-
-    return tool
+def by_nsys_ai(command: Command, report: Path) -> Counts:
+    found: Counts = Counter()
+    for row in rows_of(command(report)):
+        texts = str(row.get("nvtx_path", "")).split(" > ")
+        found.update({path for text in texts if (path := module_of(text))})
+    return found
 
 
-def output(arguments: list[str | Path]) -> str:
-    return subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
+def rows_of(arguments: list[str | Path]) -> list[dict[str, Any]]:
+    return json.loads(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout)
 
 
 def module_of(text: str) -> str | None:
@@ -127,11 +123,11 @@ def measure(args: argparse.Namespace, folder: Path) -> None:
     if args.nsys:
         options = ["stats", "-q", "-r", "nvtx_kern_sum", "--format", "json"]
         commands["nsys stats"] = lambda report: [args.nsys, *options, report]
-        tools["nsys stats"] = by_nsys_stats(commands["nsys stats"])
+        tools["nsys stats"] = partial(by_nsys_stats, commands["nsys stats"])
     if args.nsys_ai:
         limits = ["-p", "limit=1000000000", "--format", "json"]
         commands["nsys-ai"] = lambda report: [args.nsys_ai, "skill", "run", "nvtx_kernel_map", report, *limits]
-        tools["nsys-ai"] = by_nsys_ai(commands["nsys-ai"])
+        tools["nsys-ai"] = partial(by_nsys_ai, commands["nsys-ai"])
     for name, kind in KINDS.items():
         for tool, ask in tools.items():
             print(f"{name:36} {tool:12} {compare(kind, ask, args.programs)}", flush=True)

@@ -15,17 +15,8 @@ from pathlib import Path
 from tests.sqlite import writing
 
 LAYERS = 32
-KERNELS_PER_PART = {
-    "input_layernorm": 1,
-    "qkv_proj": 1,
-    "attn": 4,
-    "o_proj": 1,
-    "post_attention_layernorm": 1,
-    "gate_up_proj": 2,
-    "down_proj": 2,
-}
-IN_ATTENTION = ("qkv_proj", "attn", "o_proj")
-IN_MLP = ("gate_up_proj", "down_proj")
+IN_ATTENTION, IN_MLP = {"qkv_proj": 1, "attn": 4, "o_proj": 1}, {"gate_up_proj": 2, "down_proj": 2}
+KERNELS_PER_PART = {"input_layernorm": 1, "post_attention_layernorm": 1, **IN_ATTENTION, **IN_MLP}
 #: The last kernel of these adds up what the ranks of a tensor-parallel model have.
 REDUCED, ALL_REDUCE = ("attn", "down_proj"), "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 GLOBAL_PID = (1 << 48) | (4711 << 24)
@@ -105,15 +96,10 @@ def write_program(path: Path, program: "Program", steps: Sequence[tuple[str, int
 def multiply(report: Path, processes: int, rows_in_turn: int = 20_000) -> Path:
     """Lets so many processes, each with a GPU, do what the one of a report does; their rows take turns."""
     with writing(report) as db:
-        for table, key in (
-            ("NVTX_EVENTS", "globalTid"),
-            ("CUPTI_ACTIVITY_KIND_RUNTIME", "globalTid"),
-            ("CUPTI_ACTIVITY_KIND_KERNEL", "globalPid"),
-        ):
+        moves = {name: f"{name} + (:of << 24)" for name in ("globalTid", "globalPid")} | {"deviceId": "deviceId + :of"}
+        for table in ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"):
             names = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
-            moved = ", ".join(
-                {key: f"{key} + (:of << 24)", "deviceId": "deviceId + :of"}.get(one, one) for one in names
-            )
+            moved = ", ".join(moves.get(name, name) for name in names)
             [[last]] = db.execute(f"SELECT max(rowid) FROM {table}")  # noqa: S608
             db.execute(f"CREATE TABLE multiplied AS SELECT * FROM {table} WHERE 0")  # noqa: S608
             copy = f"INSERT INTO multiplied SELECT {moved} FROM {table} WHERE rowid BETWEEN :first AND :last"  # noqa: S608

@@ -16,6 +16,7 @@ MOST_BYTES = 2_000_000
 _SYSTEM = ("CpuArchitecture", "CpuCores", "CudaVersion", "CudaDriverVersion", "NvDriverVersion", "TorchVersion")
 #: Columns that hold the number of a string.
 _STRING_COLUMNS = re.compile(r".*(name|text)(Id)?", re.IGNORECASE)
+_NOT_MARKED = ">> 24 NOT IN (SELECT globalTid >> 24 FROM NVTX_EVENTS)"
 #: What else tells of the machine in tables that tracekit reads: names of files and programs, and of whatever else ran,
 #: because nsys lists all processes and threads; and metrics that it does not read. Each with the tables that it needs.
 _TELLING = (
@@ -23,19 +24,13 @@ _TELLING = (
     (("EXPORT_META_DATA",), "DELETE FROM EXPORT_META_DATA WHERE value LIKE '%/%' OR name LIKE 'EXPORT_HOST%'"),
     (("DIAGNOSTIC_EVENT",), "DELETE FROM DIAGNOSTIC_EVENT WHERE text LIKE '%/%'"),
     (("PROCESSES",), "UPDATE PROCESSES SET name = 'python' WHERE name LIKE '%/%'"),
-    (
-        ("PROCESSES", "NVTX_EVENTS"),
-        "DELETE FROM PROCESSES WHERE globalPid >> 24 NOT IN (SELECT globalTid >> 24 FROM NVTX_EVENTS)",
-    ),
+    (("PROCESSES", "NVTX_EVENTS"), f"DELETE FROM PROCESSES WHERE globalPid {_NOT_MARKED}"),  # noqa: S608 - a constant
     (
         ("GPU_METRICS", "TARGET_INFO_GPU_METRICS"),
         "DELETE FROM GPU_METRICS WHERE metricId NOT IN (SELECT metricId FROM TARGET_INFO_GPU_METRICS WHERE metricName"
         " LIKE 'SM% Active%' OR metricName LIKE 'Tensor Active%' OR metricName LIKE 'DRAM %')",
     ),
-    (
-        ("ThreadNames", "NVTX_EVENTS"),
-        "DELETE FROM ThreadNames WHERE globalTid >> 24 NOT IN (SELECT globalTid >> 24 FROM NVTX_EVENTS)",
-    ),
+    (("ThreadNames", "NVTX_EVENTS"), f"DELETE FROM ThreadNames WHERE globalTid {_NOT_MARKED}"),  # noqa: S608 - a constant
     # Importing torch makes more calls of the OS runtime than all else.
     (("OSRT_API", "NVTX_EVENTS"), "DELETE FROM OSRT_API WHERE end < (SELECT MIN(start) FROM NVTX_EVENTS)"),
 )
