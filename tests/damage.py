@@ -27,18 +27,15 @@ def dense(report: Path) -> Path:
     return report
 
 
-def cut_short(whole: bytes, number: int) -> Iterator[tuple[str, bytes]]:
-    for step in range(number):
-        length = len(whole) * step // number
+def damaged_copies(whole: bytes, cuts: int, flips: int) -> Iterator[tuple[str, bytes]]:
+    for step in range(cuts):
+        length = len(whole) * step // cuts
         yield f"the first {length} bytes", whole[:length]
-
-
-def flipped(whole: bytes, number: int) -> Iterator[tuple[str, bytes]]:
     chance = random.Random(20240229)
     telling = [at for at, byte in enumerate(whole) if byte]
-    for step in range(number):
-        flips = 1 if step % 2 else chance.randint(2, _MOST_FLIPS)
-        places = [(chance.choice(telling), chance.randrange(8)) for _ in range(flips)]
+    for step in range(flips):
+        bits = 1 if step % 2 else chance.randint(2, _MOST_FLIPS)
+        places = [(chance.choice(telling), chance.randrange(8)) for _ in range(bits)]
         damaged = bytearray(whole)
         for at, bit in places:
             damaged[at] ^= 1 << bit
@@ -89,10 +86,8 @@ def survey(report: Path, folder: Path, *, cuts: int, flips: int) -> tuple[Counte
 
 
 def main(report: str, folder: str, cuts: str, flips: str) -> None:
-    whole = Path(report).read_bytes()
-    seen, bad = outcomes(Path(folder), cut_short(whole, int(cuts)))
-    more_seen, more_bad = outcomes(Path(folder), flipped(whole, int(flips)))
-    json.dump({"seen": seen + more_seen, "bad": bad + more_bad}, sys.stdout)
+    seen, bad = outcomes(Path(folder), damaged_copies(Path(report).read_bytes(), int(cuts), int(flips)))
+    json.dump({"seen": seen, "bad": bad}, sys.stdout)
 
 
 if __name__ == "__main__":

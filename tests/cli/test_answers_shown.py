@@ -40,16 +40,11 @@ def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return tracekit.parse(sorted(DATA.glob(REPORTS[request.param])), folder / "out")
 
 
-def expected(dataset: Dataset, analysis, rows: list[dict], columns: list[str]) -> list[str]:
-    words, answered = nouns(dataset), [name for name in analysis.ANSWER if name in rows[0]]
-    names = [name for name in answered if any(row[name] not in (None, "") for row in rows)]
-    return FORMS.get(analysis.NAME) or [heading(name, words, columns) for name in names]
-
-
 @pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
-def test_every_question_shows_the_columns_that_answer_it(
-    dataset: Dataset, analysis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_question_shows_the_columns_that_answer_it(dataset: Dataset, analysis, monkeypatch) -> None:
+    columns = analysis.frame(dataset).columns
+    assert len({heading(name, nouns(dataset), columns) for name in columns}) == len(columns)
+    assert set(analysis.ANSWER) - {"report", "class_name", "within"} <= {*columns}
     arguments = ("show", analysis.NAME, dataset.folder)
     rows = json.loads(command(*arguments, "--json", "--top", 30).out)
     monkeypatch.delenv("COLUMNS", raising=False)  # which pytest-xdist sets
@@ -59,7 +54,9 @@ def test_every_question_shows_the_columns_that_answer_it(
     assert max(map(len, shown.splitlines())) <= WIDTH
     assert "more columns" not in piped
     if not shown.startswith(("no matching rows", "no GPU")):
-        for text in expected(dataset, analysis, rows, [*rows[0]]):
+        names = [name for name in analysis.ANSWER if any(row.get(name) not in (None, "") for row in rows)]
+        headings = [heading(name, nouns(dataset), [*rows[0]]) for name in names]
+        for text in FORMS.get(analysis.NAME) or headings:
             assert f" {text} " in f" {' '.join(shown.partition('──')[0].split())} "
             assert f" {text} " in f" {piped.partition('──')[0]} "
     if dataset.reports and analysis.NAME not in FORMS and not getattr(analysis, "COMPARES_REPORTS", False):
@@ -67,14 +64,6 @@ def test_every_question_shows_the_columns_that_answer_it(
         assert max(map(len, shown.splitlines())) <= WIDTH
         is_summary = " median " in " ".join(shown.partition("──")[0].split())
         assert is_summary or "no matching rows" in shown or analysis.NAME in ("processes", "coverage")
-
-
-@pytest.mark.parametrize("analysis", ANALYSES, ids=lambda analysis: analysis.NAME)
-def test_the_columns_that_answer_a_question_exist_and_no_two_have_one_heading(dataset: Dataset, analysis) -> None:
-    names = analysis.frame(dataset).columns
-    headings = [heading(name, nouns(dataset), names) for name in names]
-    assert len(set(headings)) == len(headings)
-    assert set(analysis.ANSWER) - {"report", "class_name", "within"} <= {*names}
 
 
 def test_what_does_not_fit_is_named_and_can_be_chosen(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,9 +85,7 @@ def test_chosen_columns_of_the_tree_keep_its_indentation(dataset: Dataset) -> No
 
 
 @pytest.mark.parametrize("words", ["diff", "whatif --scale *=0.5", "show budget"])
-def test_a_narrow_terminal_cuts_no_figure_and_leaves_room_for_names(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_narrow_terminal_cuts_no_figure_and_leaves_room_for_names(words: str, tmp_path: Path, monkeypatch) -> None:
     runs = ["llama_graphs", "llama_graphs_changed"][: 2 if words == "diff" else 1]
     folders = [tracekit.parse(DATA / f"{run}.sqlite", tmp_path / run).folder for run in runs]
     monkeypatch.setenv("COLUMNS", "60")

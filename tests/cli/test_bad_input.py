@@ -4,8 +4,7 @@ import gzip
 import os
 import resource
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from tests.damage import dense, survey
 from tests.readers.files import changed
 from tests.trace_lines import report
 
-EXPORT = "nsys export --type sqlite"
+EXPORT, AGAIN = "nsys export --type sqlite", "export the report again"
 
 
 def holding(whole: bytes) -> Callable[[Path], object]:
@@ -38,8 +37,7 @@ def lacking(table: str, *columns: str) -> Callable[[Path], object]:
 
 
 def compressed_report(path: Path) -> None:
-    path.write_bytes(gzip.compress(report(path.with_name("inner"), LINES).read_bytes()))
-    path.with_name("inner").unlink()
+    path.write_bytes(gzip.compress(report(path, LINES).read_bytes()))
 
 
 def folder_of_reports(path: Path) -> None:
@@ -48,58 +46,41 @@ def folder_of_reports(path: Path) -> None:
         report(path / f"{name}.sqlite", LINES)
 
 
+OF_A_FOLDER = "input file.sqlite/*.sqlite' -o 'input file.sqlite.tracekit'"
+BAD_GZIP = b"\x1f\x8b\xff" + gzip.compress(b'{"traceEvents": []}')[3:]
+VISUAL_PROFILER = b'<?xml version="1.0" encoding="UTF-8"?>\n<com.nvidia.viper.session/>'
 NOT_REPORTS: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "empty": (holding(b""), "is empty", EXPORT),
     "text": (holding(b"kernel,time\ngemm,12\n"), "is a text file", EXPORT),
     "noise": (holding(bytes(range(256)) * 40), "has an unknown format", EXPORT),
     "gzip": (compressed_report, "is gzip-compressed", "decompress it first"),
-    "gzip whose header is damaged": (
-        holding(b"\x1f\x8b\xff" + gzip.compress(b'{"traceEvents": []}')[3:]),
+    "gzip of a bad header": (
+        holding(BAD_GZIP),
         "its gzip compression is cut off or damaged",
         "copy or record it again",
     ),
     "zip": (holding(b"PK\x03\x04" + bytes(60)), "is a zip archive", "decompress it first"),
     "JSON": (holding(b'{"traceEvents": []}'), "holds no events of torch.profiler", "export_chrome_trace"),
     "XML": (holding(b'<?xml version="1.0"?><report/>'), "is an XML file", EXPORT),
-    "the Visual Profiler's session": (
-        holding(b'<?xml version="1.0" encoding="UTF-8"?>\n<com.nvidia.viper.session/>'),
+    "the Visual Profiler's": (
+        holding(VISUAL_PROFILER),
         "such as NVIDIA's Visual Profiler writes",
-        "a file that nvprof -o wrote",
+        "that nvprof -o wrote",
     ),
     "what nvprof prints": (holding(b"==42== NVPROF is profiling process 42\n"), "nvprof prints", "nvprof -o"),
     "Parquet": (lambda path: pq.write_table(pa.table({"a": [1]}), path), "is a Parquet file", "tracekit.load"),
-    "other SQLite": (
-        of_tables("users", "orders"),
-        "no report of Nsight Systems or nvprof: it has the tables orders, users",
-        EXPORT,
-    ),
+    "other SQLite": (of_tables("users", "orders"), "or nvprof: it has the tables orders, users", EXPORT),
     "DLProf": (of_tables("dictionary", "aggregations", "ops"), "is a DLProf database", EXPORT),
-    "SQLite's first line alone": (holding(b"SQLite format 3\0"), "SQLite cannot read it", "export the report again"),
-    "half a report": (
-        lambda path: path.write_bytes(report(path, LINES).read_bytes()[:20_000]),
-        "read",
-        "export the report again",
-    ),
-    "no threads": (
-        lacking("NVTX_EVENTS", "globalTid", "eventType"),
-        "its table NVTX_EVENTS lacks eventType and globalTid",
-        "export the report again",
-    ),
-    "strings without values": (lacking("StringIds", "value"), "StringIds lacks value", "export the report again"),
+    "SQLite's first line alone": (holding(b"SQLite format 3\0"), "SQLite cannot read it", AGAIN),
+    "half a report": (lambda path: path.write_bytes(report(path, LINES).read_bytes()[:20_000]), "read", AGAIN),
+    "no threads": (lacking("NVTX_EVENTS", "globalTid", "eventType"), "EVENTS lacks eventType and globalTid", AGAIN),
+    "strings without values": (lacking("StringIds", "value"), "its table StringIds lacks value", AGAIN),
     "a folder": (Path.mkdir, "is a folder", "expected a report file"),
-    "a folder of reports": (
-        folder_of_reports,
-        "holds 2 reports: a.sqlite, b.sqlite",
-        "input file.sqlite/*.sqlite' -o 'input file.sqlite.tracekit'",
-    ),
+    "a folder of reports": (folder_of_reports, "holds 2 reports: a.sqlite, b.sqlite", OF_A_FOLDER),
     "Arrow": (holding(b"\xff\xff\xff\xff" + bytes(60)), "is a stream of Arrow tables", "--type arrowdir"),
     "nothing": (lambda path: None, "does not exist", "check the path"),
     "a dangling link": (lambda path: path.symlink_to("gone"), "does not exist", "check the path"),
-    "a device without end": (
-        lambda path: path.symlink_to("/dev/zero"),
-        "is a pipe or device",
-        "expected a report file",
-    ),
+    "a device": (lambda path: path.symlink_to("/dev/zero"), "is a pipe or device", "expected a report file"),
 }
 
 
@@ -108,7 +89,7 @@ def test_what_is_no_report_is_named_with_what_was_expected_and_what_to_do(what: 
     make, problem, remedy = NOT_REPORTS[what]
     path = tmp_path / "input file.sqlite"
     make(path)
-    before = contents(tmp_path) if what != "a device without end" else None
+    before = contents(tmp_path) if what != "a device" else None  # which has no end
     line = refusal(command("parse", path, "-o", tmp_path / "out"), path)
     assert problem in line
     assert remedy in line
@@ -148,11 +129,8 @@ def test_damaged_copies_of_a_small_report_are_read_or_refused_and_nothing_else(t
 def test_a_path_misspelt_gets_the_name_of_its_neighbour(tmp_path: Path) -> None:
     path = report(tmp_path / "serving.sqlite", LINES)
     folder = tracekit.parse(path).folder
-    for words, meant in (
-        (("parse", tmp_path / "servin.sqlite"), path),
-        (("show", tmp_path / "serving.trackit"), folder),
-    ):
-        outcome = command(*words)
+    for name, misspelt, meant in (("parse", "servin.sqlite", path), ("show", "serving.trackit", folder)):
+        outcome = command(name, tmp_path / misspelt)
         assert outcome.code == 1
         assert outcome.err.endswith(f"; did you mean {meant}?\n")
     assert "did you mean" not in command("show", tmp_path / "training.tracekit").err
@@ -174,57 +152,32 @@ def test_what_is_no_report_or_has_another_name_is_not_suggested(name: str, tmp_p
     assert f"did you mean {tmp_path / 'nopes.sqlite'}?" in command(name, tmp_path / "nope.sqlite").err
 
 
-def test_a_report_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
-    path = report(tmp_path / "secret.sqlite", LINES)
-    path.chmod(0)
-    line = refusal(separately("parse", path, "-o", tmp_path / "out", before=without_privileges), path)
-    assert "cannot be opened (Permission denied); check the path and its permissions" in line
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize("out", ["locked/out", "default"])
-def test_a_folder_that_may_not_be_written_is_named(out: str, tmp_path: Path) -> None:
+def test_a_report_that_may_not_be_read_and_a_folder_that_may_not_be_written_are_named(tmp_path: Path) -> None:
     locked = tmp_path / "locked"
     locked.mkdir()
     path = report(locked / "report.sqlite", LINES)
     locked.chmod(0o555)
-    chosen = () if out == "default" else ("-o", tmp_path / out)
-    outcome = separately("parse", path, *chosen, before=without_privileges)
-    line = refusal(outcome, locked / "report.tracekit" if out == "default" else tmp_path / out)
-    assert "Permission denied" in line
-    assert list(locked.iterdir()) == [path]
-
-
-@contextmanager
-def files_no_larger_than(size: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    for chosen, named in (((), locked / "report.tracekit"), (("-o", locked / "out"), locked / "out")):
+        assert "Permission denied" in refusal(separately("parse", path, *chosen, before=without_privileges), named)
+    path.chmod(0)
+    line = refusal(separately("parse", path, "-o", tmp_path / "out", before=without_privileges), path)
+    assert "cannot be opened (Permission denied); check the path and its permissions" in line
+    assert [*tmp_path.rglob("*")] == [locked, path]
 
 
 @pytest.mark.parametrize(("size", "there"), [(0, False), (5_000, False), (2_000, True)])
-def test_a_disk_that_fills_up_leaves_nothing_behind_and_keeps_the_old_dataset(
-    size: int, there: bool, tmp_path: Path
-) -> None:
+def test_a_disk_that_fills_up_leaves_nothing_behind_and_keeps_the_old_dataset(size, there, tmp_path) -> None:
     path = report(tmp_path / "report.sqlite", LINES)
     if there:
         tracekit.parse(path)
     before = contents(tmp_path)
-    with files_no_larger_than(size):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
         outcome = command("parse", path, "--force")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     line = refusal(outcome, tmp_path / "report.tracekit")
     assert "File too large" in line
     assert "free some space" in line
     assert contents(tmp_path) == before
-
-
-def test_a_report_that_is_parsed_stays_byte_for_byte_what_it_was(tmp_path: Path) -> None:
-    path = report(tmp_path / "report.sqlite", LINES)
-    before, stat = path.read_bytes(), path.stat()
-    tracekit.parse(path, tmp_path / "out")
-    assert path.read_bytes() == before
-    assert path.stat().st_mtime_ns == stat.st_mtime_ns
-    assert {entry.name for entry in tmp_path.iterdir()} == {"report.sqlite", "out"}

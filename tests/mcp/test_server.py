@@ -26,17 +26,6 @@ from tracekit.mcp.server import server
 Call = Callable[..., dict[str, Any]]
 
 
-async def called(client: Client, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a tool, or ``{"refused": why}``."""
-    result = await client.call_tool(tool, arguments)
-    text = result.content[0].text
-    if result.is_error:
-        return {"refused": text}
-    assert json.loads(text) == result.structured_content
-    assert len(text) < MOST_CHARACTERS + 1_000, "no spaces are added to what was cut to size"
-    return result.structured_content
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     own = tmp_path_factory.mktemp("made") / "runs"
@@ -52,14 +41,21 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def call(folder: Path, tmp_path: Path) -> Call:
+    """What calls a tool and gives its answer, or ``{"refused": why}``."""
     scratch = tmp_path / "scratch"
     scratch.mkdir()
 
-    async def connected(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    async def called(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         async with Client(server([folder], scratch)) as client:
-            return await called(client, tool, arguments)
+            result = await client.call_tool(tool, arguments)
+        text = result.content[0].text
+        if result.is_error:
+            return {"refused": text}
+        assert json.loads(text) == result.structured_content
+        assert len(text) < MOST_CHARACTERS + 1_000, "no spaces are added to what was cut to size"
+        return result.structured_content
 
-    return lambda tool, **arguments: asyncio.run(connected(tool, arguments))
+    return lambda tool, **arguments: asyncio.run(called(tool, arguments))
 
 
 def test_every_tool_is_described_and_only_reads(folder: Path, tmp_path: Path) -> None:
@@ -73,9 +69,7 @@ def test_every_tool_is_described_and_only_reads(folder: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_every_question_is_answered_with_the_rows_that_its_command_prints(
-    call: Call, folder: Path, question: str
-) -> None:
+def test_every_question_is_answered_with_the_rows_that_its_command_prints(call: Call, question: str) -> None:
     given = call("ask", dataset="run.tracekit", question=question)
     name, *arguments = shlex.split(given["command"])
     assert (name, arguments[:2]) == ("tracekit", ["show", question])
@@ -87,12 +81,10 @@ def test_every_question_is_answered_with_the_rows_that_its_command_prints(
     assert rows or given["answer"]["why_empty"].startswith("no matching rows: ")
 
 
-def test_an_argument_that_a_tool_does_not_have_is_refused(call: Call) -> None:
-    line = call("ask", dataset="run.tracekit", question="modules", limit=1)["refused"]
-    assert line == "Error executing tool ask: limit: Extra inputs are not permitted"
-
-
-def test_rows_and_columns_of_an_answer_are_chosen(call: Call) -> None:
+def test_tables_are_described_and_rows_and_columns_of_an_answer_are_chosen(call: Call) -> None:
+    assert call("schema")["answer"]["steps"]
+    columns = call("schema", table="steps")["answer"]["columns"]
+    assert {"name", "type", "doc"} <= columns[0].keys()
     given = call("ask", dataset="run.tracekit", question="modules", columns=["path", "calls"], sort="path", top=1)
     assert given["answer"]["rows"] == [{"path": "top", "calls": 1}]
     assert "self_ns" in given["answer"]["other_columns"]
@@ -116,26 +108,13 @@ def test_a_report_is_parsed_into_a_temporary_dataset_and_nothing_else_is_written
     assert contents(folder) == before
 
 
-def test_several_reports_are_one_dataset(call: Call, folder: Path) -> None:
-    shutil.copy(folder / "run.sqlite", folder / "other.sqlite")
-    given = call("parse", reports=["run.sqlite", "other.sqlite"])
-    assert sorted(one["name"] for one in given["answer"]["reports"]) == ["other", "run"]
-    assert given["command"].endswith("-o runs.tracekit")
-
-
-def test_two_datasets_are_compared_and_changes_predicted(tmp_path: Path) -> None:
+def test_two_datasets_are_compared_and_changes_predicted(call: Call, folder: Path) -> None:
     for name in ("llama_graphs", "llama_graphs_changed", "llama_eager"):
-        tracekit.parse(DATA / f"{name}.sqlite", tmp_path / name)
-
-    async def asked() -> list[dict[str, Any]]:
-        async with Client(server([tmp_path], tmp_path)) as client:
-            runs = {"before": "llama_graphs", "after": "llama_graphs_changed"}
-            compared = await called(client, "diff", runs)
-            several = await called(client, "diff", {**runs, "before": ["llama_graphs", "llama_graphs"]})
-            changes = {"scale": {"*": 0.5}, "no_launch_cost": ["*"], "overlap_communication": True}
-            return [compared, several, await called(client, "whatif", {"dataset": "llama_eager", **changes})]
-
-    compared, several, predicted = asyncio.run(asked())
+        tracekit.parse(DATA / f"{name}.sqlite", folder / name)
+    compared = call("diff", before="llama_graphs", after="llama_graphs_changed")
+    several = call("diff", before=["llama_graphs", "llama_graphs"], after="llama_graphs_changed")
+    changes = {"scale": {"*": 0.5}, "no_launch_cost": ["*"], "overlap_communication": True}
+    predicted = call("whatif", dataset="llama_eager", **changes)
     assert several["answer"]["notes"][0].startswith("Noise between runs is learned from 2 baselines")
     assert several["command"].count("llama_graphs ") == 2
     assert [row["status"] for row in compared["answer"]["steps"]]
@@ -149,15 +128,14 @@ def test_two_datasets_are_compared_and_changes_predicted(tmp_path: Path) -> None
     ]
 
 
-def test_tables_are_described(call: Call) -> None:
-    assert call("schema")["answer"]["steps"]
-    columns = call("schema", table="steps")["answer"]["columns"]
-    assert {"name", "type", "doc"} <= columns[0].keys()
-
-
 @pytest.mark.parametrize(
     ("tool", "arguments", "message"),
     [
+        (
+            "ask",
+            {"dataset": "run.tracekit", "question": "tree", "limit": 1},
+            "ask: limit: Extra inputs are not permitted",
+        ),
         ("ask", {"dataset": "run.tracekit", "question": "lanches"}, "did you mean launches?"),
         ("ask", {"dataset": "run.tracekit", "question": "tree", "columns": ["shar"]}, "did you mean share?"),
         ("ask", {"dataset": "run.tracekit", "question": "tree", "dtype": "float16"}, "tree has no option dtype"),
@@ -210,26 +188,23 @@ def test_odd_arguments_are_refused_in_one_line_that_is_short(call: Call, argumen
     assert message in line
     assert len(line.splitlines()) == 1
     assert len(line) <= 1_000
-
-
-def test_what_is_no_number_is_refused() -> None:
-    """The client of the tests would not send it."""
+    # The client of the tests would not send it.
     assert refused(["whatif", {"scale": {"*": math.nan}}]) == "nan is not a number"
 
 
-def test_a_pattern_stands_for_the_reports_that_match_it(call: Call, folder: Path) -> None:
+def test_a_pattern_stands_for_the_reports_that_match_it_and_several_are_one_dataset(call: Call, folder: Path) -> None:
     (folder / "run[1].sqlite").write_bytes((folder / "run.sqlite").read_bytes())
     (folder / "other.sqlite").symlink_to(folder / "run.sqlite")
     assert call("parse", reports=["run[1].sqlite"])["answer"]["source"]["name"] == "run[1].sqlite"
     assert call("parse", reports=["oth*.sqlite"])["answer"]["source"]["name"] == "run.sqlite"
+    several = call("parse", reports=["run.sqlite", "run[1].sqlite"])
+    assert sorted(one["name"] for one in several["answer"]["reports"]) == ["run", "run_1_"]
+    assert several["command"].endswith("-o runs.tracekit")
 
 
 def test_answers_are_cut_to_size_and_say_so() -> None:
-    assert bounded({"rows": [1, 2]}, ["a", "b c"]) == {
-        "answer": {"rows": [1, 2]},
-        "complete": True,
-        "command": "a 'b c'",
-    }
+    whole = {"answer": {"rows": [1, 2]}, "complete": True, "command": "a 'b c'"}
+    assert bounded({"rows": [1, 2]}, ["a", "b c"]) == whole
     for long in ([["x" * 100] * 50] * 1_000, {"a": "y" * 10**6}, {f"{name:0300}": 1 for name in range(1_000)}):
         given = bounded(long, ["tracekit"])
         assert len(json.dumps(given["answer"])) <= MOST_CHARACTERS
@@ -262,17 +237,9 @@ def test_the_command_answers_each_line_of_standard_input_also_those_that_are_no_
     assert [row["path"] for row in rows] == ["top", "top.a"]
 
 
-def test_a_folder_that_does_not_exist_is_a_wrong_call(tmp_path: Path) -> None:
-    outcome = command("mcp", tmp_path / "absent")
-    assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == f"tracekit: {tmp_path / 'absent'}: is not a folder\n"
-
-
-def test_without_the_sdk_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_does_not_exist_is_told_and_without_the_sdk_what_to_install(tmp_path: Path, monkeypatch) -> None:
+    assert command("mcp", tmp_path / "absent") == (2, "", f"tracekit: {tmp_path / 'absent'}: is not a folder\n")
     monkeypatch.delitem(sys.modules, "tracekit.mcp.server")
     monkeypatch.setitem(sys.modules, "mcp.server", None)
-    outcome = command("mcp", tmp_path)
-    assert (outcome.code, outcome.err) == (
-        2,
-        "tracekit: needs the extra mcp; install it with: pip install 'nsight-tracekit[mcp]'\n",
-    )
+    line = "tracekit: needs the extra mcp; install it with: pip install 'nsight-tracekit[mcp]'\n"
+    assert command("mcp", tmp_path) == (2, "", line)
