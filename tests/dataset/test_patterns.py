@@ -66,8 +66,7 @@ LAYERS = "".join(
     range  1 {at}600 {at}700 {{'Module': 'top.layers.1.mlp', 'Class': 'Mlp', 'Inputs': [[1]]}}
     launch 1 {at}610 {at}620 #{at}2
     kernel 1 {at}620 {at}650 #{at}2
-    launch 1 {at}810 {at}820 #{at}3
-    kernel 1 {at}830 {at}890 #{at}3
+    run    1 {at}810 {at}820
     """
     for at in range(1, 4)
 )

@@ -28,10 +28,6 @@ def small(tmp_path: Path) -> Path:
     return report(tmp_path / "report.sqlite", LINES)
 
 
-def spoil(path: Path) -> None:
-    changed(path, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
-
-
 def stopped(
     large: Path, out: Path, number: signal.Signals, when: str, old: Path | None = None, tries: int = 5
 ) -> tuple[int, str, str]:
@@ -72,22 +68,19 @@ def test_a_run_that_is_killed_leaves_the_old_dataset_and_nothing_that_looks_fini
     assert tracekit.parse(large, out, force=True).manifest["rows"]["kernels"] > 140_000
 
 
-def test_an_error_that_nobody_foresaw_leaves_nothing_either(small, tmp_path, monkeypatch) -> None:
+def test_a_failed_parse_and_an_error_that_nobody_foresaw_leave_nothing(small, tmp_path, monkeypatch) -> None:
     def fails(rows: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(kernels, "pieces", fails)
-    with pytest.raises(ZeroDivisionError):
-        tracekit.parse(small, tmp_path / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(kernels, "pieces", fails)
+        with pytest.raises(ZeroDivisionError):
+            tracekit.parse(small, tmp_path / "out")
+    changed(small, "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET start = 'soon'")
+    refusal(command("parse", small, "-o", tmp_path / "a" / "b" / "out"), small)
     assert list(tmp_path.iterdir()) == [small]
 
 
-@pytest.fixture
-def without_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tracekit.files._exchanged", lambda *_: False)
-
-
-@pytest.mark.usefixtures("without_exchange")
 def test_the_old_dataset_comes_back_if_the_new_one_cannot_take_its_place(small, tmp_path, monkeypatch) -> None:
     out = tmp_path / "out"
     tracekit.parse(small, out)
@@ -99,6 +92,7 @@ def test_the_old_dataset_comes_back_if_the_new_one_cannot_take_its_place(small, 
             raise OSError(28, "No space left on device")
         return rename(path, target)
 
+    monkeypatch.setattr("tracekit.files._exchanged", lambda *_: False)
     monkeypatch.setattr(Path, "rename", failing)
     line = refusal(command("parse", small, "-o", out, "--force"), out)
     assert "cannot be written (No space left on device); free some space" in line
@@ -118,46 +112,22 @@ def test_a_dataset_appears_whole_in_one_moment(small: Path, tmp_path: Path, monk
     assert seen == [(False, FILES, out)]
 
 
-def test_a_dataset_that_is_there_is_replaced_whole_but_only_if_told(small: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    tracekit.parse(small, out)
-    (out / "notes.txt").write_text("mine")
-    before = contents(tmp_path)
-    line = refusal(command("parse", small, "-o", out), out)
-    assert "already exists; replace it with --force or choose another folder with -o" in line
-    assert contents(tmp_path) == before
-    assert command("parse", small, "-o", out, "--force", "--quiet") == (0, "", "")
-    assert {path.name for path in out.iterdir()} == FILES
-    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "out"}
-
-
-def test_a_failed_parse_leaves_no_folders_above_the_dataset(small: Path, tmp_path: Path) -> None:
-    spoil(small)
-    refusal(command("parse", small, "-o", tmp_path / "a" / "b" / "out"), small)
-    assert list(tmp_path.iterdir()) == [small]
-
-
-def full(folder: Path) -> None:
+def holding(folder: Path, name: str = "thesis.tex", content: str = "mine") -> None:
     folder.mkdir()
-    (folder / "thesis.tex").write_text("mine")
+    (folder / name).write_text(content)
 
 
-def extension(folder: Path) -> None:
-    folder.mkdir()
-    (folder / "manifest.json").write_text('{"manifest_version": 3}')
-
-
-def link(path: Path, make: Callable[[Path], object]) -> None:
-    make(path.with_name("theirs"))
+def link_to_full(path: Path) -> None:
+    holding(path.with_name("theirs"))
     path.symlink_to("theirs")
 
 
 THEIRS: dict[str, Callable[[Path], object]] = {
     "a file": lambda path: path.write_text("mine"),
-    "a folder with a file": full,
-    "a browser extension": extension,
+    "a folder with a file": holding,
+    "a browser extension": lambda path: holding(path, "manifest.json", '{"manifest_version": 3}'),
     "a dangling link": lambda path: path.symlink_to("gone"),
-    "a link to a full folder": lambda path: link(path, full),
+    "a link to a full folder": link_to_full,
 }
 
 
@@ -180,38 +150,28 @@ def test_the_report_itself_is_never_replaced(small: Path) -> None:
     assert small.read_bytes() == before
 
 
-def test_an_empty_folder_is_taken_when_told(small: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    refusal(command("parse", small, "-o", out), out)
-    assert command("parse", small, "-o", out, "--force", "--quiet").code == 0
-    assert {path.name for path in out.iterdir()} == FILES
-
-
 @pytest.mark.parametrize("first", ["empty", "dataset"])
-def test_a_link_to_a_dataset_can_be_written_through_again_and_again(first: str, small: Path, tmp_path: Path) -> None:
-    place, link = tmp_path / "place", tmp_path / "link"
-    place.mkdir()
-    if first == "dataset":
-        tracekit.parse(small, place, force=True)
-    link.symlink_to(place)
-    for _ in range(2):
-        assert command("parse", small, "-o", link, "--force", "--quiet") == (0, "", "")
-        assert {path.name for path in link.iterdir()} == FILES
-    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "place", "link"}
-
-
-@pytest.mark.parametrize("first", ["empty", "dataset"])
-@pytest.mark.parametrize("out", [".", "../here/."])
-def test_the_folder_that_one_is_in_is_written_like_any_other(out, first, small, tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("out", ["here", "link", ".", "../here/."])
+def test_an_empty_folder_and_a_dataset_are_replaced_when_told_also_by_a_link_and_from_inside(
+    out: str, first: str, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     here = tmp_path / "here"
     here.mkdir()
+    (tmp_path / "link").symlink_to(here)
     if first == "dataset":
         tracekit.parse(small, here, force=True)
-    monkeypatch.chdir(here)
-    assert command("parse", small, "-o", out, "--force", "--quiet") == (0, "", "")
-    assert {path.name for path in here.iterdir()} == FILES
-    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "here"}
+        (here / "notes.txt").write_text("mine")
+    before = contents(tmp_path)
+    monkeypatch.chdir(here if "." in out else tmp_path)
+    line = refusal(command("parse", small, "-o", out), Path(out))
+    assert "already exists; replace it with --force or choose another folder with -o" in line
+    assert contents(tmp_path) == before
+    for _ in range(2):
+        monkeypatch.chdir(here if "." in out else tmp_path)
+        assert command("parse", small, "-o", out, "--force", "--quiet") == (0, "", "")
+        assert {path.name for path in here.iterdir()} == FILES
+    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "here", "link"}
+    assert (tmp_path / "link").is_symlink()
 
 
 @pytest.mark.parametrize("length", [230, 300])
