@@ -1,7 +1,7 @@
 """Reference sections of READMEs, generated from the code that they describe.
 
 A generated block stands in any README.md of the project between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
-``python -m tests.references`` writes all blocks anew; ``tests/test_references.py`` fails if one is out of date.
+``python -m tests.references`` writes all blocks anew; ``tests/test_readmes.py`` fails if one is out of date.
 
 To add a block: write a function that returns its Markdown, add it to ``BLOCKS``, put the two comment lines into the
 README, and run the command.

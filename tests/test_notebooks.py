@@ -64,9 +64,7 @@ def test_an_analysis_of_one_s_own_becomes_a_command_as_the_notebook_says(tmp_pat
     place, package = re.findall(r"`(tracekit/answers/\w+\.py)`", last)
     (tmp_path / place).write_text(file, "utf-8")
     members = (tmp_path / package).read_text("utf-8")
-    more = members.replace('"processes", ', '"processes", "small_kernels", ')
-    (tmp_path / package).write_text(more, "utf-8")
-
+    (tmp_path / package).write_text(members.replace('"processes", ', '"processes", "small_kernels", '), "utf-8")
     here: dict[str, Any] = {"cwd": tmp_path, "PYTHONPATH": str(tmp_path)}
     shown = separately("show", "small_kernels", dataset.folder, "--json", **here)
     assert (shown.code, shown.err) == (0, "")

@@ -10,6 +10,7 @@ import pytest
 
 import tracekit
 from tests.command import ROOT, Outcome, separately
+from tests.references import BLOCKS, readmes, updated
 from tracekit.answers import ANALYSES, classes
 from tracekit.cli import COMMANDS, _parser, _split_at_dashes
 from tracekit.tables import TABLES
@@ -47,11 +48,8 @@ def commands(path: Path) -> Iterator[str]:
 
 
 def is_mention(line: str) -> bool:
-    names = line.split()[1:]
-    questions = {analysis.NAME for analysis in ANALYSES}
-    return names[:1] in [[one.NAME] for one in COMMANDS] and (
-        not names[1:] or (len(names) == 2 and names[1] in questions)
-    )
+    words, questions = line.split()[1:], [[one.NAME] for one in ANALYSES]
+    return words[:1] in [[one.NAME] for one in COMMANDS] and words[1:] in [[], *questions]
 
 
 def exit_code(line: str) -> int:
@@ -104,9 +102,9 @@ class TestCode:
         run = block("demo").strip().rpartition("tracekit ")[2]
         return folder, separately(*run.split(), cwd=folder, COLUMNS="100")
 
-    @pytest.fixture
-    def demo(self, recorded: tuple[Path, Outcome]) -> Path:
-        return recorded[0]
+    @pytest.fixture(autouse=True)
+    def inside(self, recorded: tuple[Path, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(recorded[0])
 
     def test_the_demo_leaves_a_report_and_a_dataset_and_prints_what_the_front_page_shows(self, recorded) -> None:
         folder, outcome = recorded
@@ -135,29 +133,36 @@ class TestCode:
         return {"torch": torch, "model": model, "batches": batches, "x": batches[0]}
 
     @pytest.mark.parametrize("path", [path for path in READMES if fenced(path, "python")], ids=str)
-    def test_runs(self, path: Path, demo: Path, names: dict[str, Any], monkeypatch) -> None:
-        monkeypatch.chdir(demo)
+    def test_runs(self, path: Path, names: dict[str, Any]) -> None:
         names["dataset"] = tracekit.load("demo.tracekit")
         for code in fenced(path, "python"):
             exec(compile(code, str(path), "exec"), names)
 
-    def test_of_the_front_page_prints_modules(self, demo: Path, monkeypatch, capsys) -> None:
-        monkeypatch.chdir(demo)
+    def test_of_the_front_page_prints_modules(self, capsys) -> None:
         exec(compile(block("python"), "README.md", "exec"), {})
         assert "LlamaForCausalLM.model.layers" in capsys.readouterr().out
 
-    def test_of_plain_pandas_finds_the_classes_that_the_analysis_finds(self, demo: Path, monkeypatch, capsys) -> None:
-        monkeypatch.chdir(demo)
+    def test_of_plain_pandas_finds_the_classes_that_the_analysis_finds(self, capsys) -> None:
         exec(compile(block("pandas", ROOT / "tracekit/answers/README.md"), "README.md", "exec"), {})
         expected = classes.frame(tracekit.load("demo.tracekit")).nlargest(3, "self_ns")
         assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:4]] == [*expected.class_name]
 
 
-def test_the_front_page_is_short() -> None:
+@pytest.mark.parametrize("path", readmes(), ids=str)
+def test_generated_blocks_are_up_to_date(path) -> None:
+    text = path.read_text("utf-8")
+    assert text == updated(text), "run: python -m tests.references"
+
+
+def test_a_block_that_is_out_of_date_is_replaced_and_the_text_around_it_kept(monkeypatch) -> None:
+    monkeypatch.setitem(BLOCKS, "example", lambda: "new")
+    text = "before\n<!-- generated: example -->\nold\n<!-- end -->\nafter\n"
+    assert updated(text) == "before\n<!-- generated: example -->\n\nnew\n\n<!-- end -->\nafter\n"
+    assert updated(updated(text)) == updated(text)
+
+
+def test_the_front_page_is_short_and_its_tables_are_the_tables_there_are() -> None:
     assert len(README.encode()) <= MOST_BYTES
-
-
-def test_its_tables_are_the_tables_there_are() -> None:
     section = README.split("## Ask in pandas", 1)[1].split("## ", 1)[0]
     assert sorted(re.findall(r"^\| `(\w+)`", section, re.MULTILINE)) == sorted(table.SPEC.name for table in TABLES)
 
