@@ -89,24 +89,18 @@ nvte_layernorm_fwd
 """
 
 
-def test_the_range_of_a_framework_has_a_name_and_a_phase() -> None:
+def test_the_range_of_a_framework_has_a_name_and_a_phase_and_other_texts_are_compiled_code_or_steps_or_plain() -> None:
     for line in RANGES.strip().splitlines():
         text, phase, *name = (part.strip() for part in line.split("|"))
         assert said(text) == Range(name[0] if name else text, phase)
-
-
-def test_other_texts_of_frameworks_are_compiled_code_or_steps_or_plain() -> None:
     assert {text: said(text) for text in OTHERS} == OTHERS
     assert {text: said(text) for text in PLAIN.strip().splitlines() if said(text)} == {}
 
 
-def test_texts_of_torch_tell_phases() -> None:
+def test_texts_of_torch_tell_phases_and_domains_are_libraries_frameworks_or_users() -> None:
     assert phase_of("Forward 3, op_id = 9") == Phase(FORWARD)
     assert phase_of("Backward 12") == Phase(BACKWARD)
     assert phase_of("enumerate(DataPipe)#MapperIterDataPipe") == Phase(DATA)
-
-
-def test_domains_are_libraries_frameworks_or_users() -> None:
     domains = ["NCCL", "cuBLASLt", "TensorRT", "myelin-exec", "TensorRT-LLM", "my domain"]
     assert [*filter(is_library, domains)] == ["NCCL", "cuBLASLt", "TensorRT", "myelin-exec"]
     assert [*filter(has_layers, domains)] == ["TensorRT"]
@@ -192,7 +186,7 @@ def test_layers_of_tensorrt_stand_below_their_modules_and_are_places_even_if_the
         kernel  1 70  80 #2 conv
     """)
     enqueue = "infer.TensorRT:ExecutionContext::enqueue"
-    paths = f"""
+    expect(dataset, "modules")(f"""
         path                                                                            kind    parent_id
         infer                                                                           range   -
         {enqueue}                                                                       range   0
@@ -205,8 +199,7 @@ def test_layers_of_tensorrt_stand_below_their_modules_and_are_places_even_if_the
         {enqueue}.layer1.0.conv1                                                        module  7
         {enqueue}.layer1.0.conv1.TensorRT:/layer1/layer1.0/conv1/Conv                   range   8
         {enqueue}.layer1.0.TensorRT:/layer1/layer1.0/conv2/Conv + /layer1/layer1.0/Add  range   7
-    """
-    expect(dataset, "modules")(paths)
+    """)
     assert dataset.modules().name.tolist()[-1] == "TensorRT:/layer1/layer1.0/conv2/Conv + /layer1/layer1.0/Add"
     calls = dataset.table("calls", ["kernel_count", "parent_call_id"]).to_pylist()
     assert [tuple(call.values()) for call in calls] == [(2, None), (2, 0), *[(0, 1)] * 4, (1, 1), (1, 1)]

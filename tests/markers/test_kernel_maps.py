@@ -90,7 +90,10 @@ def test_map_is_read_as_it_was_written_and_each_of_its_texts_fits_a_marker(root:
     assert all(len(text) <= MOST_CHARACTERS for text in texts)
 
 
-def test_maps_that_differ_in_a_weight_have_different_ids_and_equal_ones_the_same() -> None:
+def test_run_of_a_graph_is_read_as_it_was_written_and_maps_that_differ_in_a_weight_have_different_ids() -> None:
+    for graph_pass, phase in (("inference", ""), ("forward", "forward"), ("backward", "backward")):
+        [marker] = decode([compiled_graph(ID, graph_pass, "top.layers.3")]).markers
+        assert marker == CompiledGraphMarker(ID, phase, "top.layers.3")
     one, same, other = (kernel_map("top", [MappedKernel("k", True, (("a", weight),))])[0] for weight in (1, 1, 2))
     assert one == same != other
 
@@ -109,9 +112,3 @@ def test_run_without_a_map_says_why(reason: str) -> None:
     assert isinstance(marker, RangeMarker)
     assert (marker.phase, marker.compiled, marker.cause) == ("backward", True, cause_without_map(reason))
     assert marker.cause.advice
-
-
-def test_run_of_a_graph_is_read_as_it_was_written() -> None:
-    for graph_pass, phase in (("inference", ""), ("forward", "forward"), ("backward", "backward")):
-        [marker] = decode([compiled_graph(ID, graph_pass, "top.layers.3")]).markers
-        assert marker == CompiledGraphMarker(ID, phase, "top.layers.3")

@@ -40,19 +40,9 @@ def test_a_number_counts_if_the_word_before_it_says_so(text: str, name: str, ite
     assert (found.name, found.iteration) == (name, iteration)
 
 
-@pytest.mark.parametrize(
-    ("text", "template"),
-    [
-        ("chunk 3", f"chunk {UNDECIDED}"),
-        ("Gemm_5", f"Gemm_{UNDECIDED}"),
-        ("tile 3 step 7", f"tile {UNDECIDED} step *"),
-        ("3", UNDECIDED),
-        ("layer 3 chunk 4", f"layer 3 chunk {UNDECIDED}"),
-        ("conv1", "conv1"),
-    ],
-)
-def test_a_number_without_such_a_word_is_undecided(text: str, template: str) -> None:
-    assert template_of(text) == template
+@pytest.mark.parametrize("template", ["chunk ?", "Gemm_?", "tile ? step *", "?", "layer 3 chunk ?", "conv1"])
+def test_a_number_without_such_a_word_is_undecided(template: str) -> None:
+    assert template_of(template.replace("?", "4").replace("*", "7")) == template.replace("?", UNDECIDED)
 
 
 def template_of(text: str) -> str:

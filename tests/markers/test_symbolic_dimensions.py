@@ -18,7 +18,7 @@ LINES = """
 """  # noqa: E501
 
 
-def test_a_symbolic_dimension_costs_that_dimension_alone_and_no_figure_is_made_of_it(parsed: Parse) -> None:
+def test_a_symbolic_dimension_costs_that_dimension_alone_makes_no_figure_and_is_shown(parsed: Parse) -> None:
     dataset = parsed(LINES)
     expect(dataset, "calls")("""
         module  start_ns  inputs        outputs       kwargs
@@ -42,10 +42,7 @@ def test_a_symbolic_dimension_costs_that_dimension_alone_and_no_figure_is_made_o
     memory = traffic.frame(dataset).set_index("path")
     assert memory["input_bytes"].isna().to_dict() == {"m": False, "m.fc": True, "m.act": True}
     assert memory.loc["m.fc", "param_bytes"] == 32 * 64 * 2
-
-
-def test_every_view_shows_a_dimension_that_is_not_known(parsed: Parse) -> None:
-    folder = parsed(LINES).folder
+    folder = dataset.folder
     exports = [("export", folder, "--format", to, "-o", folder.parent / f"to.{to}") for to in ("chrome", "csv", "xlsx")]
     shows = [("show", what, folder) for what in ("shapes", "roofline", "memory", "tree")]
     for arguments in (*exports, *shows, ("html", folder, "-o", folder.parent / "page.html")):
