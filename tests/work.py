@@ -6,7 +6,7 @@ import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,34 +14,6 @@ import numpy as np
 import tracekit
 
 PACKAGE = str(Path(tracekit.__file__).parent)
-
-
-class Lines:
-    """Counts the lines of the package that run inside the block, on all threads that it starts."""
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-
-    @property
-    def number(self) -> int:
-        return self._counts.total()
-
-    def __enter__(self) -> "Lines":
-        self._before = sys.gettrace(), threading.gettrace()
-        sys.settrace(self._called)
-        threading.settrace(self._called)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        sys.settrace(self._before[0])
-        threading.settrace(self._before[1])
-
-    def _called(self, frame: FrameType, _event: str, _arg: object) -> Callable[..., object] | None:
-        return self._ran if frame.f_code.co_filename.startswith(PACKAGE) else None
-
-    def _ran(self, _frame: FrameType, event: str, _arg: object) -> Callable[..., object]:
-        self._counts[threading.get_ident()] += event == "line"
-        return self._ran
 
 
 class Counted(np.ndarray):
@@ -84,9 +56,25 @@ def elements_of(function: Callable[[], object]) -> int:
 
 
 def lines_of(function: Callable[[], object]) -> int:
-    with Lines() as lines:
+    """How many lines of the package run, on all threads that it starts."""
+    counts: Counter[int] = Counter()
+
+    def called(frame: FrameType, _event: str, _arg: object) -> Callable[..., object] | None:
+        return ran if frame.f_code.co_filename.startswith(PACKAGE) else None
+
+    def ran(_frame: FrameType, event: str, _arg: object) -> Callable[..., object]:
+        counts[threading.get_ident()] += event == "line"
+        return ran
+
+    before = sys.gettrace(), threading.gettrace()
+    sys.settrace(called)
+    threading.settrace(called)
+    try:
         function()
-    return lines.number
+    finally:
+        sys.settrace(before[0])
+        threading.settrace(before[1])
+    return counts.total()
 
 
 def peak_bytes_of(function: Callable[[], object]) -> int:
