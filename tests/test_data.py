@@ -4,7 +4,6 @@ import re
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -45,20 +44,14 @@ def test_a_recorded_report_tells_nothing_of_its_machine(name: str) -> None:
         assert not [text for text in texts if telling in text]
 
 
-def test_the_reports_are_small() -> None:
+def test_the_reports_are_small_and_the_readme_names_every_one_and_its_program() -> None:
     sizes = [path.stat().st_size for path in reports(DATA).values()]
     assert max(sizes) < MOST_BYTES
     assert sum(sizes) < MOST_BYTES_IN_ALL
-
-
-@pytest.mark.parametrize("maker", MAKERS, ids=[maker.__name__ for maker in MAKERS])
-def test_its_program_says_that_a_report_s_times_are_simulated(maker: ModuleType) -> None:
-    assert re.search(r"\bsimulated\b", str(maker.__doc__))
-    assert f"`python -m {maker.__name__}`" in (DATA / "README.md").read_text("utf-8")
-
-
-def test_its_table_names_every_report() -> None:
     table = (DATA / "README.md").read_text("utf-8")
+    for maker in MAKERS:
+        assert re.search(r"\bsimulated\b", str(maker.__doc__))
+        assert f"`python -m {maker.__name__}`" in table
     named = set(re.findall(r"`([\w/]+\.sqlite)`", table))
     named |= {f"llama_ranks/rank{rank}.sqlite" for rank in range(4)}
     assert {name for name in reports(DATA) if "/" not in name} <= named

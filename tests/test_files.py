@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,12 +17,6 @@ from tests.command import contents
 from tests.test_package import loaded_by
 from tracekit.files import UNFINISHED, parents_made, remedy_of, stopped_once, stops_held, whole_file, whole_folder
 from tracekit.nsight.nsys import run
-
-STOPS = [KeyboardInterrupt, SystemExit, ZeroDivisionError, OSError]
-
-
-def refuse() -> None:
-    raise PermissionError("not yours")
 
 
 def test_a_file_replaces_what_was_there_when_it_is_complete(tmp_path: Path) -> None:
@@ -34,29 +29,23 @@ def test_a_file_replaces_what_was_there_when_it_is_complete(tmp_path: Path) -> N
     assert contents(tmp_path) == {"page.html": b"new"}
 
 
-@pytest.mark.parametrize("stop", STOPS)
-def test_a_file_that_is_not_completed_vanishes(stop: type[BaseException], tmp_path: Path) -> None:
-    place = tmp_path / "page.html"
-    place.write_text("old")
-    with pytest.raises(stop), whole_file(place) as partial:  # noqa: PT012
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, ZeroDivisionError, OSError])
+def test_a_file_and_a_folder_that_are_not_completed_vanish(stop: type[BaseException], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "page.html").write_text("old")
+    with pytest.raises(stop), whole_file(folder / "page.html") as partial:  # noqa: PT012
         partial.write_text("half")
         raise stop
-    assert contents(tmp_path) == {"page.html": b"old"}
-
-
-@pytest.mark.parametrize("stop", STOPS)
-def test_a_folder_that_is_not_completed_vanishes(stop: type[BaseException], tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    place.mkdir()
-    (place / "old").write_text("old")
-    with pytest.raises(stop), whole_folder(place) as partial:  # noqa: PT012
+    with pytest.raises(stop), whole_folder(folder) as partial:  # noqa: PT012
         (partial / "half").write_text("half")
         raise stop
-    assert contents(tmp_path) == {"run": None, "run/old": b"old"}
+    assert contents(tmp_path) == {"run": None, "run/page.html": b"old"}
 
 
 @pytest.mark.parametrize("whole", [whole_file, whole_folder])
 def test_the_place_is_looked_at_again_before_it_is_taken(whole: type, tmp_path: Path) -> None:
+    refuse = Mock(side_effect=PermissionError)
     with pytest.raises(PermissionError), whole(tmp_path / "out", refuse) as partial:  # noqa: PT012
         if not partial.exists():
             partial.write_text("complete")
@@ -65,14 +54,9 @@ def test_the_place_is_looked_at_again_before_it_is_taken(whole: type, tmp_path: 
 
 def test_a_stop_that_comes_while_a_block_holds_it_is_answered_at_its_end() -> None:
     done = []
-
-    def block() -> None:
-        with stops_held():
-            signal.raise_signal(signal.SIGINT)
-            done.append("the block went on")
-
-    with pytest.raises(KeyboardInterrupt):
-        block()
+    with pytest.raises(KeyboardInterrupt), stops_held():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        done.append("the block went on")
     assert done
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
