@@ -46,7 +46,9 @@ COMMUNICATES = {
     "void mori::moe::EpDispatchIntraNodeKernel<float>(mori::moe::Args<float>)": "dispatch",
     "void dispatchKernel<10u, true, false>(int*, std::byte*)": "dispatch",
     "void a2a_combine_recv_kernel<true>(int)": "combine",
-    "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half, CodecQ4<__half,4>>>(int)": "all_reduce",
+    "void quickreduce::allreduce_prototype_twoshot<AllReduceTwoshot<__half, CodecQ4<__half,4>, true>, __half>(int)": (
+        "all_reduce"
+    ),
     "void mscclpp::collective::allgatherFullmesh2<true>(int)": "all_gather",
     "void allreduce7<float>(float*)": "all_reduce",
     "userbuffers_fp16_sum_inplace_gpu_rr_rs_oop": "reduce_scatter",
