@@ -84,6 +84,10 @@ def test_where_rows_are_operators_annotated_work_has_no_module(tmp_path: Path) -
         ([marked("layers.0", 0, 90)], "layers.0.attention"),
         ([marked("model", 0, 90), marked("model.layers", 1, 80)], "model.layers.0.attention"),
         ([marked("layers.0.attention", 0, 90)], "layers.0.attention"),
+        (
+            [event("user_annotation", path, at, 9 - at) for at, path in enumerate(("layers.0", "layers.0.attention"))],
+            "layers.0.attention",
+        ),
     ],
 )
 def test_annotations_and_calls_are_one_hierarchy(tmp_path: Path, calls: list[Any], path: str) -> None:
@@ -92,13 +96,6 @@ def test_annotations_and_calls_are_one_hierarchy(tmp_path: Path, calls: list[Any
     assert modules(dataset)[1] == (path, "annotated")
     assert modules(dataset)[0][1] == "range"
     assert path in dataset.table("modules", ["path"]).column("path").to_pylist()
-
-
-def test_ranges_that_name_annotated_modules_are_their_calls(tmp_path: Path) -> None:
-    ranges = [event("user_annotation", path, at, 15 - at) for at, path in enumerate(("layers.0", "layers.0.attention"))]
-    dataset = parsed(tmp_path, *ranges, launch(3, 9), kernel(5, 9), *replay(20, 1, ATTENTION, MLP))
-    assert modules(dataset)[0] == ("layers.0.attention", "range")
-    assert modules(dataset)[1:] == [("layers.0.attention", "annotated"), ("layers.0.mlp", "annotated")]
 
 
 def test_a_replay_whose_call_is_too_short_for_its_modules_keeps_the_other_methods(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Chrome traces of replays beside traces of graph captures: events and the rows that they become."""
 
 import gzip
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,28 +19,25 @@ from tracekit.errors import ReportError
 
 #: Nanoseconds since 1970 that both traces count from.
 BASE = 1_775_000_000_000_000_000
-BEGIN, END = "cudaStreamBeginCapture", "cudaStreamEndCapture"
 ROWS = """
-    name  module    method       call_id  graph_node_id  cause
-    gemm  top.a     graph_order  1        8589934592     -
-    gelu  top.b     graph_order  2        8589934593     -
-    gemm  top.b     graph_order  2        8589934594     -
-    gemm  top.a     graph_order  1        8589934592     -
-    gelu  top.b     graph_order  2        8589934593     -
-    gemm  top.b     graph_order  2        8589934594     -
+    name  module    method       call_id  graph_node_id  cause  step_id
+    gemm  top.a     graph_order  1        8589934592     -      0
+    gemm  top.a     graph_order  1        8589934592     -      1
+    gelu  top.b     graph_order  2        8589934593     -      0
+    gemm  top.b     graph_order  2        8589934594     -      0
+    gelu  top.b     graph_order  2        8589934593     -      1
+    gemm  top.b     graph_order  2        8589934594     -      1
 """
 
 
 def captured(ts: float, *names: str | None, at: int = 1000) -> list[dict[str, object]]:
-    args = [{} if name is None else {"kernel": name} for name in names]
-    return [
-        launch(ts, at, BEGIN),
-        *(
-            event("cuda_runtime", "cudaLaunchKernel", ts + 10 * n, 1, correlation=at + n, **more)
-            for n, more in enumerate(args, 1)
-        ),
-        launch(ts + 10 * len(names) + 10, at + len(names) + 1, END),
+    args = [{"kernel": name} if name else {} for name in names]
+    rows = [
+        event("cuda_runtime", "cudaLaunchKernel", ts + 10 * n, 1, correlation=at + n, **more)
+        for n, more in enumerate(args, 1)
     ]
+    end = len(names) + 1
+    return [launch(ts, at, "cudaStreamBeginCapture"), *rows, launch(ts + 10 * end, at + end, "cudaStreamEndCapture")]
 
 
 def replayed(ts: float, correlation: int, *names: str, graph: int = 0) -> list[dict[str, object]]:
@@ -54,9 +52,7 @@ def step(number: int, ts: float, dur: float) -> dict[str, object]:
 
 def parsed(tmp_path: Path, replay: Sequence[Any], *captures: Sequence[Any], **metadata: object) -> Dataset:
     report = trace(tmp_path / "replay.json", *replay, baseTimeNanoseconds=BASE, **metadata)
-    paths = [
-        trace(tmp_path / f"capture{n}.json", *events, baseTimeNanoseconds=BASE) for n, events in enumerate(captures)
-    ]
+    paths = [trace(tmp_path / f"capture{n}.json", *rows, baseTimeNanoseconds=BASE) for n, rows in enumerate(captures)]
     return tracekit.parse(report, tmp_path / "out", graph_captures=paths, force=True)
 
 
@@ -83,10 +79,7 @@ def test_kernels_of_a_replay_belong_to_the_modules_of_the_graph_capture(
     runs = [replayed(at, number, *names, graph=graph) for number, at in enumerate((1000, 2000), 1)]
     replay = [step(0, 990, 100), *runs[0], step(1, 1990, 100), *runs[1]]
     dataset = parsed(tmp_path, replay, capture)
-    rows = ROWS if graph else ROWS.replace("8589934592", "-").replace("8589934593", "-").replace("8589934594", "-")
-    columns, *expected = [line.split() for line in rows.strip().splitlines()]
-    assert [["-" if cell is None else str(cell) for cell in row] for row in kernels(dataset, *columns)] == expected
-    assert kernels(dataset, "step_id") == [0, 0, 0, 1, 1, 1]
+    expect(dataset, "kernels")(ROWS if graph else re.sub(r"85899345\d+", "-", ROWS))
     expect(dataset, "steps")("index  kind\n0  -\n1  -")
     calls = dataset.table("calls").to_pylist()
     assert {(row["module"], row["phase"]) for row in calls} == {(path, "capture") for path in ("top", "top.a", "top.b")}
@@ -110,16 +103,11 @@ def test_a_graph_capture_in_the_same_trace_needs_no_option(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("names", "late"),
-    [
-        (["gemm", "gelu"], 0),
-        (["gemm", "gemm", "gelu"], 0),
-        (["gemm", "gelu", "gemm", "gemm"], 0),
-        (["gemm", "gelu", "gemm"], 5000),
-    ],
-    ids=["fewer", "another order", "more", "captured later"],
+    [("ab", 0), ("aab", 0), ("abaa", 0), ("aba", 5000)],
+    ids=["fewer", "another order", "more", "late"],
 )
-def test_a_graph_capture_that_does_not_agree_gives_no_module(tmp_path: Path, names: list[str], late: int) -> None:
-    capture = [marked("top", late, 90), *captured(late + 10, "gemm", "gelu", "gemm")]
+def test_a_graph_capture_that_does_not_agree_gives_no_module(tmp_path: Path, names: str, late: int) -> None:
+    capture = [marked("top", late, 90), *captured(late + 10, *"aba")]
     dataset = parsed(tmp_path, replayed(1000, 1, *names, graph=2), capture)
     assert set(causes(dataset)) == {"graph_unmapped"}
     details = [row["detail"] for row in dataset.manifest["coverage"] if row["cause"] == "graph_unmapped"]
@@ -187,15 +175,11 @@ def test_work_of_the_report_was_not_launched_by_calls_of_another_session(tmp_pat
 
 def test_a_graph_capture_of_another_process_or_rank_is_refused(tmp_path: Path) -> None:
     other = [row | {"pid": PID + 1} for row in CAPTURE]
-    with pytest.raises(
-        ReportError, match=r"capture0.json: is of process 101, but replay.json is of process 100; give the"
-    ):
+    with pytest.raises(ReportError, match=r"capture0.json: is of process 101, but replay.json is of process 100; give"):
         parsed(tmp_path, replayed(1000, 1, "gemm", "gelu", "gemm"), other)
     path = trace(tmp_path / "capture.json", *CAPTURE, distributedInfo={"rank": 1})
     report = trace(tmp_path / "replay.json", *replayed(1000, 1, "gemm"), distributedInfo={"rank": 0})
-    with pytest.raises(
-        ReportError, match=r"is of process 100 \(rank 1\), but replay.json is of process 100 \(rank 0\)"
-    ):
+    with pytest.raises(ReportError, match=r"is of process 100 \(rank 1\), but replay.json is of .* \(rank 0\)"):
         tracekit.parse(report, tmp_path / "out", graph_captures=[path], force=True)
 
 
@@ -215,12 +199,8 @@ def test_every_rank_takes_its_own_graph_captures(tmp_path: Path) -> None:
         (1, "top.1", None),
         (2, None, "graph_unmapped"),
     ]
-    lacks = [{lack["what"]: lack["remedy"] for lack in entry["missing"]} for entry in dataset.manifest["reports"]]
-    assert [lack.get("graph captures", "").partition(";")[0] for lack in lacks] == [
-        "",
-        "",
-        "those given are of other processes",
-    ]
+    remedies = [lack["remedy"] for entry in dataset.manifest["reports"] for lack in entry["missing"]]
+    assert sum("those given are of other processes" in remedy for remedy in remedies) == 1
 
 
 def test_a_folder_of_traces_and_what_is_none(tmp_path: Path) -> None:
@@ -253,7 +233,5 @@ def test_graph_captures_belong_to_chrome_traces_alone(tmp_path: Path) -> None:
     with pytest.raises(ReportError, match=r"is no Chrome trace, .* record the graph capture in the report itself"):
         tracekit.parse(report, tmp_path / "out", graph_captures=[capture])
     replay = trace(tmp_path / "replay.json", *replayed(1000, 1, "gemm"))
-    with pytest.raises(
-        ReportError, match=r"user_columns_v2022.1.sqlite: is no Chrome trace; expected a Chrome trace in"
-    ):
+    with pytest.raises(ReportError, match=r"user_columns_v2022.1.sqlite: is no Chrome trace; expected a Chrome trace"):
         tracekit.parse(replay, tmp_path / "out", graph_captures=[report])

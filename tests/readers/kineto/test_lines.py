@@ -17,16 +17,8 @@ from tracekit.dataset.opening import Dataset
 TRAIN, MODEL = "/home/me/train.py(7): step", "model.py(20): forward"
 LINEAR = "torch/nn/modules/linear.py(124): forward"
 BUILT_IN = "<built-in function linear>"
-NAMES = (
-    TRAIN,
-    MODEL,
-    "a;b.py(3): f",
-    LINEAR,
-    "/x/site-packages/torch/f.py(9): g",
-    "/tmp/torchinductor_x/c.py(5): call",
-    BUILT_IN,
-    "nn.Module: Net_0",
-)
+NAMES = (TRAIN, MODEL, LINEAR, BUILT_IN, "a;b.py(3): f", "nn.Module: Net_0")
+NAMES += ("/x/site-packages/torch/f.py(9): g", "/tmp/torchinductor_x/c.py(5): call")
 
 
 def function(name: str, start: float, dur: float, tid: int = PID) -> Event:
@@ -46,8 +38,10 @@ def small(path: Path) -> Dataset:
     return tracekit.parse(trace(path, *functions, *launches, *(kernel(200 + 10 * at, at) for at in range(1, 6))))
 
 
-def test_a_kernel_has_the_innermost_function_around_its_launch_that_is_no_part_of_torch(tmp_path: Path) -> None:
-    expect(small(tmp_path / "trace.json"), "kernels")("""
+def test_time_by_line_and_flame_graph(tmp_path: Path) -> None:
+    """A kernel has the innermost function around its launch that is no part of torch."""
+    dataset = small(tmp_path / "trace.json")
+    expect(dataset, "kernels")("""
         module  source                    stack
         Net_0   model.py:20 forward       /home/me/train.py:7 step;model.py:20 forward
         Net_0   model.py:20 forward       /home/me/train.py:7 step;model.py:20 forward
@@ -55,10 +49,6 @@ def test_a_kernel_has_the_innermost_function_around_its_launch_that_is_no_part_o
         -       -                         -
         -       -                         -
         """)
-
-
-def test_time_by_line_and_flame_graph(tmp_path: Path) -> None:
-    dataset = small(tmp_path / "trace.json")
     rows = """
         file               line  function  gpu_ns  share  kernels  modules  module
         -                  -     -         10000   0.4    2        0        -
@@ -66,6 +56,11 @@ def test_time_by_line_and_flame_graph(tmp_path: Path) -> None:
         /home/me/train.py  7     step      5000    0.2    1        0        -
     """
     expect_frame(lines.frame(dataset))(rows)
+    both = tracekit.parse(
+        [Path(small(tmp_path / f"{name}.json").folder).with_suffix(".json") for name in "ab"], tmp_path / "both"
+    )
+    doubled = lines.frame(both)
+    assert doubled.assign(gpu_ns=doubled.gpu_ns // 2, kernels=doubled.kernels // 2).equals(lines.frame(dataset))
     assert lines.frame(dataset.subtree("Net_0"))["gpu_ns"].tolist() == [10000]
     sources = shown(dataset)["sources"]
     of_net = [at for at, node in enumerate(sources["of_modules"]["node"]) if node >= 0]
@@ -77,17 +72,6 @@ def test_time_by_line_and_flame_graph(tmp_path: Path) -> None:
         "/home/me/train.py:7 step;model.py:20 forward;gemm 10000\n"
         "[outside_modules];gemm 10000\n"
     )
-
-
-def test_time_by_line_of_several_reports_is_added_up(tmp_path: Path) -> None:
-    files = [Path(small(tmp_path / f"{name}.json").folder).with_suffix(".json") for name in "ab"]
-    rows = """
-        file               line  function  gpu_ns  share  kernels  modules  module
-        -                  -     -         20000   0.4    4        0        -
-        model.py           20    forward   20000   0.4    4        1        Net_0
-        /home/me/train.py  7     step      10000   0.2    2        0        -
-    """
-    expect_frame(lines.frame(tracekit.parse(files, tmp_path / "both")))(rows)
 
 
 def test_without_stacks_there_are_no_lines(tmp_path: Path) -> None:
@@ -120,8 +104,8 @@ def by_search(functions: list[Event], at: float, until: float, tid: object) -> s
 def spelled(name: str) -> str | None:
     if (
         name.startswith(("nn.Module: ", "<built-in ", "torch/"))
-        or "/site-packages/torch/" in name
         or "torchind" in name
+        or "/site-packages/torch/" in name
     ):
         return None
     file, line, function = re.split(r"\((\d+)\): ", name)
