@@ -11,10 +11,16 @@ import pyarrow.parquet as pq
 #: Rows that are in memory at a time.
 _BATCH = 50_000
 SUFFIXES = (".arrow", ".parquet")
+#: Of a report: the file, and the folders.
+FORMS = (".sqlite", *SUFFIXES)
 _UNSIGNED = {"globalTid", "globalPid", "endGlobalTid", "domainId", "contextId", "streamId", "graphNodeId", "bytes"}
 _UNSIGNED |= {"demangledName", "shortName", "uint64Value", "nameId"}
 _SHORT = {".arrow": pa.uint32(), ".parquet": pa.int64()}
 _SHORT_COLUMNS = {"eventType", "eventClass", "correlationId", "textId", "deviceId", "jsonTextId"}
+
+
+def in_form(form: str, report: Path) -> Path:
+    return report if form == ".sqlite" else as_folder(report, report.with_name("folder"), form)
 
 
 def as_folder(report: Path, folder: Path, suffix: str) -> Path:

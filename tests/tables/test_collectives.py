@@ -14,15 +14,14 @@ import pytest
 
 import tracekit
 from tests.command import command
-from tests.golden import expect, expect_frame
+from tests.golden import Parse, expect, expect_frame
 from tests.needs import TRACES
-from tests.readers.files import lacks
-from tests.readers.folders import SUFFIXES, as_folder
+from tests.readers.files import kernels, lacks
+from tests.readers.folders import FORMS, in_form
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.answers import budget, communication
-from tracekit.dataset.opening import Dataset
 
 RANK = Path(__file__).parents[2] / "data/llama_ranks/rank0.sqlite"
 #: Schemas of NCCL: the offset and NVTX's type of every field.
@@ -78,26 +77,15 @@ PAYLOADS: dict[int, Payload] = {
     52: (3, {"Bytes": 10, "Peer rank": 1}),
     60: (2, {"NCCL communicator ID": LARGEST, "Message size [bytes]": 3_000}),
 }
-ROWS = """
-    name                                         bytes  collective      group_size  communicator        dtype
-    ncclDevKernel_AllGather_RING_LL              4000   all_gather      4           0xffffffffffffffff  -
-    ncclDevKernel_AllReduce_Sum_f32_RING_LL      3000   all_reduce      4           0xffffffffffffffff  -
-    ncclDevKernel_ReduceScatter_Sum_f32_RING_LL  -      reduce_scatter  -           0x7                 -
-    ncclDevKernel_Broadcast_RING_LL              5000   broadcast       -           -                   -
-    ncclDevKernel_SendRecv                       10     send_recv       -           -                   -
-    ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      all_reduce      -           -                   -
-    ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      all_reduce      -           -                   -
-    gemm                                         -      -               -           -                   -
-"""
 
 
 def binary(payload: Payload) -> bytes:
     number, fields = payload
-    size, body = 24, bytearray(24)
+    body = bytearray(24)
     for name, value in fields.items():
         offset, kind = SCHEMAS[number][name]
         struct.pack_into(f"<{FORMATS[kind]}", body, offset, value)
-    return struct.pack("<IIIIQQ", 2, 0, number, 0, size, 32 + size) + body
+    return struct.pack("<IIIIQQ", 2, 0, number, 0, len(body), 32 + len(body)) + body
 
 
 def as_blobs(db: sqlite3.Connection, encoded: Callable[[Payload], bytes] = binary) -> None:
@@ -124,22 +112,29 @@ as_texts_in_json = partial(as_json, value=str)
 
 
 @pytest.fixture
-def with_payloads(parsed: Callable[..., Dataset]) -> Callable[..., Dataset]:
+def with_payloads(parsed: Parse) -> Parse:
     return lambda change, lines=LINES: parsed(lines, change=change)
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_folders_of_tables_have_payloads_too(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("payloads", "form"), [(as_json, ".sqlite"), (as_texts_in_json, ".sqlite"), *((as_blobs, form) for form in FORMS)]
+)
+def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(tmp_path: Path, payloads, form: str) -> None:
     path = report(tmp_path / "report.sqlite", LINES)
     with writing(path) as db:
-        as_blobs(db)
-    expect(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels")(ROWS)
-
-
-@pytest.mark.parametrize("form", [as_blobs, as_json, as_texts_in_json])
-def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(with_payloads, form) -> None:
-    dataset = with_payloads(form)
-    expect(dataset, "kernels")(ROWS)
+        payloads(db)
+    dataset = tracekit.parse(in_form(form, path))
+    expect(dataset, "kernels")("""
+        name                                         bytes  collective      group_size  communicator        dtype
+        ncclDevKernel_AllGather_RING_LL              4000   all_gather      4           0xffffffffffffffff  -
+        ncclDevKernel_AllReduce_Sum_f32_RING_LL      3000   all_reduce      4           0xffffffffffffffff  -
+        ncclDevKernel_ReduceScatter_Sum_f32_RING_LL  -      reduce_scatter  -           0x7                 -
+        ncclDevKernel_Broadcast_RING_LL              5000   broadcast       -           -                   -
+        ncclDevKernel_SendRecv                       10     send_recv       -           -                   -
+        ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      all_reduce      -           -                   -
+        ncclDevKernel_AllReduce_Sum_f32_RING_LL      -      all_reduce      -           -                   -
+        gemm                                         -      -               -           -                   -
+    """)
     assert "sizes of collectives" not in lacks(dataset)
 
 
@@ -156,22 +151,20 @@ def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(with_pay
 )
 def test_damaged_payloads_tell_nothing(with_payloads, damage) -> None:
     dataset = with_payloads(lambda db: as_blobs(db, damage))
-    assert dataset.table("kernels", ["bytes"]).column(0).null_count == 8
+    assert kernels(dataset, "bytes") == [None] * 8
     assert "sizes of collectives" in lacks(dataset)
 
 
-def test_schemas_that_contradict_each_other_are_not_used(with_payloads: Callable[..., Dataset]) -> None:
+def test_schemas_that_contradict_each_other_are_not_used(with_payloads: Parse) -> None:
     def contradicting(db: sqlite3.Connection) -> None:
         as_blobs(db)
-        db.execute(
-            "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (2, 2, 1, NULL, 22, 'Message size [bytes]', NULL, NULL, 16)"
-        )
+        values = "(2, 2, 1, NULL, 22, 'Message size [bytes]', NULL, NULL, 16)"
+        db.execute(f"INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES {values}")  # noqa: S608
 
-    sizes = with_payloads(contradicting).table("kernels", ["bytes"]).column(0).to_pylist()
-    assert sizes == [None, None, None, 5_000, 10, *[None] * 3]
+    assert kernels(with_payloads(contradicting), "bytes") == [None, None, None, 5_000, 10, *[None] * 3]
 
 
-def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_payloads: Callable[..., Dataset]) -> None:
+def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_payloads: Parse) -> None:
     dataset = with_payloads(
         as_json,
         """
@@ -187,7 +180,7 @@ def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_pay
         kernel!9 1 300 400 #5 ncclDevKernel_AllReduce_Sum_f32_RING_LL
     """,
     )
-    assert dataset.table("kernels", ["bytes"]).column(0).to_pylist() == [3_000, 3_000]
+    assert kernels(dataset, "bytes") == [3_000, 3_000]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +192,7 @@ def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_pay
         ("send 0, send 1, recv 0", ("send_recv", 20)),
         ("recv 1", ("recv", 10)),
         ("send 0, allreduce 0", ("send_recv", None)),
-        (", ".join(["send 1"] * 3), ("send_recv", 30)),
+        ("send 1, send 1, send 1", ("send_recv", 30)),
     ],
 )
 def test_a_group_is_what_its_calls_are_together(with_payloads, calls, expected) -> None:
@@ -209,24 +202,17 @@ def test_a_group_is_what_its_calls_are_together(with_payloads, calls, expected) 
     before = ["domain 1 0 - 2 NCCL", "range@2 1 5 6 ncclGroupStart"]
     after = ["range@2 1 30 40 ncclGroupEnd", "launch 1 31 32 #1", "kernel 1 50 60 #1 ncclDevKernel_SendRecv"]
     dataset = with_payloads(partial(as_json, payloads=peers), "\n".join([*before, *lines, *after]))
-    assert (*dataset.table("kernels", ["collective", "bytes"]).to_pylist()[0].values(),) == expected
+    assert kernels(dataset, "collective", "bytes") == [expected]
 
 
-def told(name: object = "allreduce", **changed: object) -> dict[str, object]:
-    args = {
-        "Collective name": name,
-        "In msg nelems": 100,
-        "Out msg nelems": 100,
-        "Group size": 4,
-        "dtype": "BFloat16",
-        "Process Group Name": "tp",
-        "Process Group Ranks": "[0, 1, 2, 3]",
-    }
+def told(name: object, **changed: object) -> dict[str, object]:
+    args = {"Collective name": name, "In msg nelems": 100, "Out msg nelems": 100, "Group size": 4, "dtype": "BFloat16"}
+    args |= {"Process Group Name": "tp", "Process Group Ranks": "[0, 1, 2, 3]"}
     return args | {key.replace("_", " "): value for key, value in changed.items()}
 
 
 def test_chrome_traces_record_collectives_with_their_kernels(tmp_path: Path) -> None:
-    kernels = [
+    collectives = [
         told("allreduce"),
         told("_allgather_base", Out_msg_nelems=400, dtype="Float8_e4m3fn"),
         told("_reduce_scatter_base", In_msg_nelems=400, dtype="Float"),
@@ -239,10 +225,10 @@ def test_chrome_traces_record_collectives_with_their_kernels(tmp_path: Path) -> 
         {"dtype": [1], "Group size": {}, "In msg nelems": None, "Collective name": "recv"},
         {},
     ]
-    events = [launch(at, at) for at in range(1, len(kernels) + 1)]
-    events += [kernel(100 * at, at, "ncclDevKernel", **args) for at, args in enumerate(kernels, 1)]
-    path = trace(tmp_path / "trace.json", event("cpu_op", "aten::x", 0, 50), *events)
-    expect(tracekit.parse(path), "kernels")("""
+    events = [event("cpu_op", "aten::x", 0, 50)]
+    for at, args in enumerate(collectives, 1):
+        events += [launch(at, at), kernel(100 * at, at, "ncclDevKernel", **args)]
+    expect(tracekit.parse(trace(tmp_path / "trace.json", *events)), "kernels")("""
         bytes  collective      dtype          group_size  communicator
         200    all_reduce      bfloat16       4           tp
         400    all_gather      float8_e4m3fn  4           tp
@@ -258,7 +244,7 @@ def test_chrome_traces_record_collectives_with_their_kernels(tmp_path: Path) -> 
     """)
 
 
-def test_bandwidths_are_those_of_nccl_tests(with_payloads: Callable[..., Dataset]) -> None:
+def test_bandwidths_are_those_of_nccl_tests(with_payloads: Parse) -> None:
     answer = communication.frame(with_payloads(as_blobs)).sort_values("name", kind="stable")
     expect_frame(answer)("""
         collective      communicator        group_size  path  kernels  bytes  algorithm_gb_per_s  bus_gb_per_s
@@ -282,9 +268,8 @@ def test_real_chrome_traces_have_the_sizes_of_their_arguments(tmp_path: Path, na
         for row in rows
         if "Collective name" in (args := row["args"])
     )
-    kernels = tracekit.parse(path, tmp_path / "d").table("kernels", ["full_name", "bytes", "group_size", "collective"])
-    found = [(*row.values(),) for row in kernels.to_pylist() if row["group_size"]]
-    assert Counter(row[:3] for row in found) == expected
+    found = kernels(tracekit.parse(path, tmp_path / "d"), "full_name", "bytes", "group_size")
+    assert Counter(row for row in found if row[2]) == expected
     assert expected
 
 
@@ -322,18 +307,8 @@ def test_time_of_communication_is_the_same_by_any_name_of_a_collective(tmp_path:
 
 
 def test_kernels_of_the_users_own_communicate_in_the_whole_dataset(tmp_path: Path) -> None:
-    path = report(
-        tmp_path / "r.sqlite",
-        """
-        launch 1  0  1 #1
-        launch 1  2  3 #2
-        launch 1  4  5 #3
-        kernel 1 10 20 #1 my_ring
-        kernel 1 20 30 #2 my_ring_all_gather
-        kernel 1 30 40 #3 my_other
-    """,
-    )
-    out = tmp_path / "d"
+    lines = "run 1 10 20 my_ring\nrun 1 20 30 my_ring_all_gather\nrun 1 30 40 my_other"
+    path, out = report(tmp_path / "r.sqlite", lines), tmp_path / "d"
     assert command("parse", path, "-o", out, "--quiet", "--collective", "my_ring*").code == 0
     expect(tracekit.load(out), "kernels")("""
         name                collective
@@ -346,15 +321,10 @@ def test_kernels_of_the_users_own_communicate_in_the_whole_dataset(tmp_path: Pat
 
 
 def test_process_groups_on_cpus_communicate(tmp_path: Path) -> None:
-    events = [
-        event("cpu_op", "c10d::allreduce_", 0, 10),
-        event("user_annotation", "gloo:all_reduce", 20, 60, tid=9),
-        event("user_annotation", "my step", 0, 90),
-        event("cpu_op", "aten::mm", 50, 20),
-        event("cpu_op", "aten::linear", 45, 30),
-    ]
-    dataset = tracekit.parse(trace(tmp_path / "trace.json", *events))
-    expect_frame(communication.frame(dataset))("""
+    operators = [("c10d::allreduce_", 0, 10), ("aten::mm", 50, 20), ("aten::linear", 45, 30)]
+    events = [event("cpu_op", *operator) for operator in operators]
+    events += [event("user_annotation", "gloo:all_reduce", 20, 60, 9), event("user_annotation", "my step", 0, 90)]
+    expect_frame(communication.frame(tracekit.parse(trace(tmp_path / "trace.json", *events))))("""
         name             collective  kernels  gpu_time_ns  exposed_ns
         gloo:all_reduce  all_reduce  1        60000        40000
     """)

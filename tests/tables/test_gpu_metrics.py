@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ import pytest
 
 import tracekit
 from tests.command import ROOT, command
-from tests.golden import expect, expect_frame
+from tests.golden import Parse, expect, expect_frame
 from tests.readers.files import lacks
-from tests.readers.folders import SUFFIXES, as_folder
+from tests.readers.folders import FORMS, in_form
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.answers import roofline
@@ -38,12 +38,12 @@ class Sample(NamedTuple):
     gpu: int = 0
 
 
-def add_samples(path: Path, samples: Iterable[Sample], names: Iterable[str] = (*OTHERS, *NAMES)) -> None:
+def add_samples(path: Path, samples: Iterable[Sample]) -> None:
     with writing(path) as db:
-        write_samples(db, samples, names)
+        write_samples(db, samples)
 
 
-def write_samples(db: sqlite3.Connection, samples: Iterable[Sample], names: Iterable[str]) -> None:
+def write_samples(db: sqlite3.Connection, samples: Iterable[Sample], names: Iterable[str] = (*OTHERS, *NAMES)) -> None:
     number = {name: at for at, name in enumerate(names)}
     db.execute("""CREATE TABLE TARGET_INFO_GPU_METRICS (typeId INTEGER NOT NULL, sourceId INTEGER NOT NULL,
                   typeName TEXT NOT NULL, metricId INTEGER NOT NULL, metricName TEXT NOT NULL)""")
@@ -63,11 +63,9 @@ def together(time: int, *values: float, gpu: int = 0) -> list[Sample]:
 
 
 @pytest.fixture
-def sampled(parsed: Callable[..., Dataset]) -> Callable[..., Dataset]:
-    def parse(
-        lines: str, samples: Iterable[Sample], sql: str = "", names: Iterable[str] = (*OTHERS, *NAMES)
-    ) -> Dataset:
-        return parsed(lines, change=lambda db: (write_samples(db, samples, names), db.executescript(sql)))
+def sampled(parsed: Parse) -> Parse:
+    def parse(lines: str, samples: Iterable[Sample], sql: str = "", names: tuple[str, ...] = NAMES) -> Dataset:
+        return parsed(lines, change=lambda db: (write_samples(db, samples, (*OTHERS, *names)), db.executescript(sql)))
 
     return parse
 
@@ -96,29 +94,25 @@ SAMPLES = [
     *together(450, 70, 4, 71, 75),
     *together(499, 60, 2, 70, 70),
 ]
-COUNTED = """
-    name         metric_samples  sm_active_pct  tensor_active_pct  dram_read_pct  dram_write_pct
-    gemm         2               95.0           90.0               25.0           15.0
-    layer_norm   -               -              -                  -              -
-    gemm         1               90.0           10.0               50.0           20.0
-    copy_kernel  3               60.0           2.0                67.0           65.0
-"""
 
 
-def test_a_kernel_has_the_averages_of_the_samples_inside_it(sampled: Callable[..., Dataset]) -> None:
-    expect(sampled(LINES, SAMPLES), "kernels")(COUNTED)
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_folders_of_tables_have_samples_too(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_a_kernel_has_the_averages_of_the_samples_inside_it(tmp_path: Path, form: str) -> None:
     path = report(tmp_path / "report.sqlite", LINES)
     add_samples(path, SAMPLES)
-    expect(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels")(COUNTED)
+    expect(tracekit.parse(in_form(form, path)), "kernels")("""
+        name         metric_samples  sm_active_pct  tensor_active_pct  dram_read_pct  dram_write_pct
+        gemm         2               95.0           90.0               25.0           15.0
+        layer_norm   -               -              -                  -              -
+        gemm         1               90.0           10.0               50.0           20.0
+        copy_kernel  3               60.0           2.0                67.0           65.0
+    """)
 
 
-def test_modules_have_the_samples_of_their_own_kernels_and_name_what_is_used_most(sampled) -> None:
-    answer = roofline.frame(sampled(LINES, SAMPLES)).sort_values("path")
-    expect_frame(answer)("""
+def test_modules_have_the_samples_of_their_own_kernels_and_name_what_is_used_most(sampled: Parse) -> None:
+    dataset = sampled(LINES, SAMPLES)
+    assert '"tensor_active_pct": 90.0' in command("show", "roofline", dataset.folder, "--json", "--path", "top.up").out
+    expect_frame(roofline.frame(dataset).sort_values("path"))("""
         path      metric_samples  sm_active_pct  tensor_active_pct  dram_read_pct  dram_write_pct  highest_metric
         top       -               -              -                  -              -               -
         top.down  4               67.5           4                  62.75          53.75           dram_read
@@ -127,19 +121,9 @@ def test_modules_have_the_samples_of_their_own_kernels_and_name_what_is_used_mos
     """)
 
 
-def test_the_command_prints_them(sampled: Callable[..., Dataset]) -> None:
-    folder = sampled(LINES, SAMPLES).folder
-    shown = command("show", "roofline", folder, "--json", "--path", "top.up").out
-    assert '"tensor_active_pct": 90.0' in shown
-    assert '"metric_samples": 2' in shown
-
-
-def test_a_report_without_samples_has_columns_of_nulls(parsed: Callable[..., Dataset]) -> None:
+def test_a_report_without_samples_has_columns_of_nulls(parsed: Parse) -> None:
     dataset = parsed(LINES)
-    assert (
-        dataset.table("kernels", ["metric_samples", "sm_active_pct"]).to_pylist()
-        == [{"metric_samples": None, "sm_active_pct": None}] * 4
-    )
+    expect(dataset, "kernels")("metric_samples  sm_active_pct" + "\n-  -" * 4)
     assert {row["metric_samples"] for row in records(roofline.frame(dataset))} == {None}
 
 
@@ -151,31 +135,23 @@ def test_a_report_without_samples_has_columns_of_nulls(parsed: Callable[..., Dat
         (SM, "Tensor Active/FP16 Active [Throughput %]", "VRAM Read Bandwidth [Throughput %]", "vram write bandwidth"),
     ],
 )
-def test_metrics_are_known_by_all_their_names(sampled: Callable[..., Dataset], names: tuple[str, ...]) -> None:
+def test_metrics_are_known_by_all_their_names(sampled: Parse, names: tuple[str, ...]) -> None:
     spelled = dict(zip(NAMES, names, strict=True))
     samples = [one._replace(name=spelled.get(one.name, one.name)) for one in SAMPLES]
-    dataset = sampled(LINES, samples, names=(*OTHERS, *names))
+    dataset = sampled(LINES, samples, names=names)
     assert dataset.table("kernels", ["dram_write_pct"]).column(0).to_pylist() == [15.0, None, 20.0, 65.0]
 
 
-def test_metrics_of_which_none_is_known_are_reported(sampled: Callable[..., Dataset]) -> None:
-    assert "GPU metrics that are known by name" in lacks(sampled(LINES, [], names=OTHERS))
+def test_metrics_of_which_none_is_known_are_reported(sampled: Parse) -> None:
+    assert "GPU metrics that are known by name" in lacks(sampled(LINES, [], names=()))
     assert "GPU metrics that are known by name" not in lacks(sampled(LINES, []))
 
 
-DAMAGED = "INSERT INTO GPU_METRICS SELECT NULL, typeId, metricId, 9 FROM GPU_METRICS LIMIT 1"
-
-
-def test_values_with_decimals_count_and_damaged_ones_do_not(sampled: Callable[..., Dataset]) -> None:
+def test_values_with_decimals_count_and_damaged_ones_do_not(sampled: Parse) -> None:
     samples = [Sample(110, SM, 45.5), Sample(120, SM, 50), Sample(130, SM, None), Sample(140, SM, -1)]
-    dataset = sampled(LINES, samples, DAMAGED)
-    expect(dataset, "kernels")("""
-        metric_samples  sm_active_pct  tensor_active_pct
-        2               47.75          -
-        -               -              -
-        -               -              -
-        -               -              -
-    """)
+    damaged = "INSERT INTO GPU_METRICS SELECT NULL, typeId, metricId, 9 FROM GPU_METRICS LIMIT 1"
+    expected = "metric_samples  sm_active_pct  tensor_active_pct\n2  47.75  -" + "\n-  -  -" * 3
+    expect(sampled(LINES, samples, damaged), "kernels")(expected)
 
 
 TWO_PROCESSES = """
@@ -187,12 +163,8 @@ TWO_PROCESSES = """
 OF_TWO_GPUS = [*together(150, 10, 10, 10, 10), *together(150, 20, 20, 20, 20, gpu=1)]
 
 
-def test_samples_are_of_the_gpu_on_which_a_kernel_ran(sampled: Callable[..., Dataset]) -> None:
-    dataset = sampled(TWO_PROCESSES, OF_TWO_GPUS)
-    expect(dataset, "kernels")("pid  device  sm_active_pct\n5  0  10.0\n6  1  20.0")
-
-
-def test_each_process_may_have_its_own_numbers_of_gpus(sampled: Callable[..., Dataset]) -> None:
+def test_samples_are_of_the_gpu_on_which_a_kernel_ran_by_the_numbers_of_its_process(sampled: Parse) -> None:
+    expect(sampled(TWO_PROCESSES, OF_TWO_GPUS), "kernels")("pid  device  sm_active_pct\n5  0  10.0\n6  1  20.0")
     devices = """
         CREATE TABLE TARGET_INFO_CUDA_DEVICE (gpuId INTEGER, cudaId INTEGER, pid INTEGER);
         INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (1, 0, 5), (0, 1, 5), (0, 0, 6), (1, 1, 6);
@@ -203,7 +175,7 @@ def test_each_process_may_have_its_own_numbers_of_gpus(sampled: Callable[..., Da
 PERIOD = 100
 
 
-def simulated(stamp: int) -> Iterator[tuple[str, list[Sample]]]:
+def simulated(stamp: int) -> tuple[str, list[Sample]]:
     """Long kernels on tensor cores and short ones without; samples are averages over periods."""
     random = np.random.default_rng(7)
     lines, busy, at = [], [], 1_000
@@ -218,18 +190,15 @@ def simulated(stamp: int) -> Iterator[tuple[str, list[Sample]]]:
     samples = []
     for begin in range(0, at, PERIOD):
         period = slice(begin, begin + PERIOD)
-        samples += [
-            Sample(begin + stamp, SM, round(running[period].mean())),
-            Sample(begin + stamp, TENSOR, round(tensor[period].mean())),
-        ]
-    yield "\n".join(lines), samples
+        means = {SM: running[period].mean(), TENSOR: tensor[period].mean()}
+        samples += [Sample(begin + stamp, name, round(mean)) for name, mean in means.items()]
+    return "\n".join(lines), samples
 
 
 @pytest.mark.parametrize("stamp", [0, PERIOD // 2, PERIOD], ids=["begin", "middle", "end"])
-def test_a_sampler_may_stamp_begin_middle_or_end_of_its_period(sampled: Callable[..., Dataset], stamp: int) -> None:
-    [(lines, samples)] = simulated(stamp)
+def test_a_sampler_may_stamp_begin_middle_or_end_of_its_period(sampled: Parse, stamp: int) -> None:
     sums: defaultdict[str, list[float]] = defaultdict(list)
-    for row in sampled(lines, samples).table("kernels").to_pylist():
+    for row in sampled(*simulated(stamp)).table("kernels").to_pylist():
         if row["metric_samples"]:
             sums[row["name"]] += [row["tensor_active_pct"]] * row["metric_samples"]
     assert np.mean(sums["k1"]) > 85

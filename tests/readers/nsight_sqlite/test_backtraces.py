@@ -9,29 +9,21 @@ import pytest
 
 import tracekit
 from tests.golden import expect
-from tests.readers.folders import as_folder
+from tests.readers.folders import FORMS, in_form
 from tests.sqlite import writing
 from tests.trace_lines import report
 
 LINES = """
     range   1    0 100 {'Module': 'top'}
-    launch  1   10  14 #1
-    launch  1   30  34 #2
-    launch  1   50  54 #3
-    launch  1   70  74 #4
-    launch  2   72  76 #5
-    kernel  1  100 110 #1 gemm
-    kernel  1  110 120 #2 gemm
-    kernel  1  120 130 #3 gemm
-    kernel  1  130 140 #4 gemm
-    kernel  1  140 150 #5 gemm
+    run     1   10  14 gemm
+    run     1   30  34 gemm
+    run     1   50  54 gemm
+    run     1   70  74 gemm
+    run     2   72  76 gemm
 """
 SAMPLE, BY_CALL = 1, 2
-FRAMES = [
-    ("linear", "/x/site-packages/torch/nn/functional.py", 9),
-    ("forward", "m.py", 42),
-    ("&lt;module&gt;", "t.py", 3),
-]
+TORCH = "/x/site-packages/torch/nn/functional.py"
+FRAMES = [("linear", TORCH, 9), ("forward", "m.py", 42), ("&lt;module&gt;", "t.py", 3)]
 #: When, what took it, and where the program was: in a call, before one, in one by a sample, and before one by a sample.
 MARKS = [(11, BY_CALL, FRAMES), (29, BY_CALL, FRAMES[1:]), (52, SAMPLE, FRAMES[2:]), (60, SAMPLE, FRAMES)]
 ROWS = """
@@ -72,14 +64,12 @@ def text(db: sqlite3.Connection, value: str) -> int:
     return int(known)
 
 
-def test_a_backtrace_is_of_the_call_that_took_it_and_a_sample_of_the_call_it_falls_into(tmp_path: Path) -> None:
-    expect(tracekit.parse(with_marks(tmp_path / "report.sqlite")), "kernels")(ROWS)
-
-
-@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
-def test_folders_of_tables_have_backtraces_too(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize("form", FORMS)
+def test_a_backtrace_is_of_the_call_that_took_it_and_a_sample_of_the_call_it_falls_into(
+    tmp_path: Path, form: str
+) -> None:
     path = with_marks(tmp_path / "report.sqlite")
-    expect(tracekit.parse(as_folder(path, tmp_path / "folder", suffix)), "kernels")(ROWS)
+    expect(tracekit.parse(in_form(form, path)), "kernels")(ROWS)
 
 
 @pytest.mark.parametrize(
