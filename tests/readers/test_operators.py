@@ -1,23 +1,10 @@
 """Operators of a run without a GPU become work with their own time, whatever their table holds."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+import sqlite3
 
 import pytest
 
-import tracekit
-from tests import golden
-from tests.sqlite import writing
-from tests.trace_lines import report
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from tracekit.dataset.opening import Dataset
-
-    Parse = Callable[..., Dataset]
+from tests.golden import Parse, expect, losses
 
 NESTED = """
     range  1    0  200  {'Module': 'top', 'Inputs': [[2, 3]]}
@@ -36,7 +23,7 @@ NESTED = """
 
 def test_an_operators_own_time_is_without_those_it_called_and_calls_add_these_up(parsed: Parse) -> None:
     dataset = parsed(NESTED)
-    golden.expect(dataset, "kernels")("""
+    expect(dataset, "kernels")("""
         kind    name             module   start_ns  end_ns  dur_ns  method  cause
         cpu_op  aten::linear     top      5         95      10      range   -
         cpu_op  aten::t          top      10        20      7       range   -
@@ -48,7 +35,7 @@ def test_an_operators_own_time_is_without_those_it_called_and_calls_add_these_up
         cpu_op  aten::add        -        190       210     20      -       outside_modules
         cpu_op  aten::empty      -        300       300     0       -       outside_modules
     """)
-    golden.expect(dataset, "calls")("""
+    expect(dataset, "calls")("""
         module   gpu_time_ns  gpu_self_time_ns  kernel_count  kernel_self_count
         top      120          90                6             4
         top.act  30           30                2             2
@@ -56,14 +43,12 @@ def test_an_operators_own_time_is_without_those_it_called_and_calls_add_these_up
 
 
 @pytest.mark.parametrize(("said", "lost"), [(0, 0), (3, 3), (-3, 0), ("many", 0)])
-def test_what_the_recorder_says_it_lost_is_counted(tmp_path: Path, said: object, lost: int) -> None:
-    path = report(tmp_path / "report.sqlite", NESTED)
-    with writing(path) as file:
-        file.execute("CREATE TABLE TRACEKIT_RECORDER (name, value)")
-        file.execute("INSERT INTO TRACEKIT_RECORDER VALUES ('markers_lost', ?)", [said])
-    rows = tracekit.parse(path).table("coverage").to_pylist()
-    counted = [row["count"] for row in rows if row["cause"] == "events_lost"]
-    assert counted == [lost] * (lost > 0)
+def test_what_the_recorder_says_it_lost_is_counted(parsed: Parse, said: object, lost: int) -> None:
+    def lose(db: sqlite3.Connection) -> None:
+        db.execute("CREATE TABLE TRACEKIT_RECORDER (name, value)")
+        db.execute("INSERT INTO TRACEKIT_RECORDER VALUES ('markers_lost', ?)", [said])
+
+    assert losses(parsed(NESTED, change=lose)) == ({"events_lost": lost} if lost else {})
 
 
 def test_overlapping_operators_never_have_negative_times(parsed: Parse) -> None:
