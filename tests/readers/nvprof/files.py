@@ -14,57 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.sqlite import writing
+from tracekit.readers.nvprof import tables as nvprof
 from tracekit.readers.nvprof.work import call_names
 
 PID = 77
 EPOCH = 1_583_975_499_000_000_000
-_CALL = "cbid, start, end, processId, threadId, correlationId, returnValue"
-_PLACE = "start, end, deviceId, contextId, streamId, correlationId"
-_KERNEL = (
-    f"cacheConfig BLOB, {_PLACE}, gridX, gridY, gridZ, blockX, blockY, blockZ, registersPerThread, "
-    "staticSharedMemory, dynamicSharedMemory, gridId, name"
+TABLES = (
+    *(nvprof.MARKER, nvprof.RUNTIME, nvprof.DRIVER, nvprof.KERNEL, nvprof.CONCURRENT_KERNEL, nvprof.CDP_KERNEL),
+    *(nvprof.MEMCPY, nvprof.MEMCPY2, nvprof.MEMSET, nvprof.DEVICE, nvprof.NAMES),
 )
-_COPY = f"copyKind, bytes, {_PLACE}"
-_ACTIVITIES = {
-    "MARKER": "flags, timestamp, id, objectKind, objectId BLOB, name, domain",
-    "RUNTIME": _CALL,
-    "DRIVER": _CALL,
-    "KERNEL": _KERNEL,
-    "CONCURRENT_KERNEL": _KERNEL,
-    "CDP_KERNEL": f"{_KERNEL}, parentGridId",
-    "MEMCPY": _COPY,
-    "MEMCPY2": _COPY,
-    "MEMSET": f"value, bytes, {_PLACE}",
-    "DEVICE": "globalMemoryBandwidth, globalMemorySize, coreClockRate, numMultiprocessors, computeCapabilityMajor, "
-    "computeCapabilityMinor, id, name",
-    "NAME": "objectKind, objectId BLOB, name",
-}
-_SIZES = dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), 1) | {
-    "cacheConfig": b"\0",
-    "blockX": 128,
-    "registersPerThread": 32,
-    "staticSharedMemory": 0,
-    "dynamicSharedMemory": 64,
-}
-
-
-def activity(table: str) -> str:
-    return f"CUPTI_ACTIVITY_KIND_{table}"
 
 
 def object_id(tid: int, pid: int = PID) -> bytes:
     return struct.pack("<IiI", pid, tid, 0xBEEF)
-
-
-def placed(start: int, end: int, correlation: int) -> dict[str, int]:
-    return {
-        "start": EPOCH + start,
-        "end": EPOCH + end,
-        "deviceId": 0,
-        "contextId": 1,
-        "streamId": 7,
-        "correlationId": correlation,
-    }
 
 
 class Writer:
@@ -76,13 +38,16 @@ class Writer:
         self.db.execute(f"CREATE TABLE StringTable ({key}, value TEXT NOT NULL UNIQUE)")
         self.db.execute("INSERT INTO StringTable VALUES (0, '-- null --')")
         self.db.executescript("CREATE TABLE Version (version INTEGER); INSERT INTO Version VALUES (12)")
-        for table, columns in _ACTIVITIES.items():
-            self.db.execute(f"CREATE TABLE {activity(table)} ({key}, {columns})")
+        for table in TABLES:
+            self.db.execute(f"CREATE TABLE {table.name} ({key}, {', '.join(table.columns)})")
         self.marker_id = 0
 
     def row(self, table: str, **values: object) -> None:
-        columns, marks = ", ".join(values), ", ".join("?" * len(values))
-        self.db.execute(f"INSERT INTO {activity(table)} ({columns}) VALUES ({marks})", tuple(values.values()))  # noqa: S608
+        names, marks = ", ".join(values), ", ".join("?" * len(values))
+        self.db.execute(f"INSERT INTO CUPTI_ACTIVITY_KIND_{table} ({names}) VALUES ({marks})", tuple(values.values()))  # noqa: S608
+
+    def placed(self, table: str, start: int, end: int, correlation: int, **more: object) -> None:
+        self.row(table, start=EPOCH + start, end=EPOCH + end, correlationId=correlation, **more)
 
     def string(self, text: str) -> int:
         self.db.execute("INSERT OR IGNORE INTO StringTable (value) VALUES (?)", (text,))
@@ -100,11 +65,6 @@ class Writer:
         if end is not None:
             self.marker(4, end, tid, **more)
 
-    def kernel(self, start: int, end: int, correlation: int, symbol: str, **more: object) -> None:
-        table = str(more.pop("table", "CONCURRENT_KERNEL"))
-        values = _SIZES | placed(start, end, correlation) | {"gridId": correlation, "name": self.string(symbol)}
-        self.row(table, **(values | more))
-
     def line(self, line: str) -> None:
         word, *rest = line.split(maxsplit=4)
         if word == "push":
@@ -115,17 +75,13 @@ class Writer:
             number, name = call.split()
             table = "runtime" if word == "api" else "driver"
             caller = {"processId": PID, "threadId": int(tid), "cbid": call_names(table).index(name) + 1}
-            place = placed(int(start), int(end), int(number[1:]))
-            call_place = {column: place[column] for column in ("start", "end", "correlationId")}
-            self.row(table.upper(), **caller, **call_place, returnValue=0)
+            self.placed(table.upper(), int(start), int(end), int(number[1:]), **caller, returnValue=0)
         else:
             start, end, number, *symbol = rest
-            place = int(start), int(end), int(number[1:])
-            if word == "kernel":
-                self.kernel(*place, *symbol)
-            else:
-                code = {"copyKind": 1} if word == "memcpy" else {"value": 0}
-                self.row(word.upper(), bytes=64, **code, **placed(*place))
+            place = {"deviceId": 0, "contextId": 1, "streamId": 7}
+            of_work = {"kernel": {"name": self.string("".join(symbol))}, "memcpy": {"copyKind": 1}, "memset": {}}
+            table = "CONCURRENT_KERNEL" if word == "kernel" else word.upper()
+            self.placed(table, int(start), int(end), int(number[1:]), **place, **of_work[word])
 
 
 @contextmanager
