@@ -23,14 +23,15 @@ TEXTS = (
 FLOATS = INTEGERS.filter(lambda number: number is None or abs(number) < 2**53) | st.floats(allow_nan=False)
 ROWS = st.lists(st.tuples(INTEGERS, TEXTS, INTEGERS, FLOATS), max_size=60)
 NUMBER, TEXT, FLOAT = pa.int64(), ENCODED_TEXT, pa.float64()
+DECLARED = "a INTEGER, b TEXT, c INTEGER, d REAL"
 
 
-def written(path: Path, rows: list[tuple[Value, ...]], *, page_size: int = 512, times: int = 1) -> int:
+def written(path: Path, rows: list[tuple[Value, ...]], *, page_size: int = 512, declared: str = DECLARED) -> int:
     path.unlink(missing_ok=True)
     with writing(path) as db:
         db.execute(f"PRAGMA page_size={page_size}")
-        db.execute("CREATE TABLE t (a INTEGER, b TEXT, c INTEGER, d REAL)")
-        db.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", rows * times)
+        db.execute(f"CREATE TABLE t ({declared})")
+        db.executemany(f"INSERT INTO t VALUES (?{', ?' * declared.count(',')})", rows)  # noqa: S608
         root: int = db.execute("SELECT rootpage FROM sqlite_master").fetchone()[0]
     return root
 
@@ -52,7 +53,7 @@ def test_pages_give_what_sqlite_gives(
     tmp_path: Path, rows: list[tuple[Value, ...]], page_size: int, times: int
 ) -> None:
     path = tmp_path / "rows.sqlite"
-    root = written(path, rows, page_size=page_size, times=times)
+    root = written(path, rows * times, page_size=page_size)
     with writing(path) as db:
         expected = db.execute("SELECT rowid, a, b, c, d FROM t ORDER BY rowid").fetchall()
     try:
@@ -63,26 +64,19 @@ def test_pages_give_what_sqlite_gives(
     assert as_rows(found) == expected
 
 
-@given(
-    rows=st.lists(
-        st.tuples(*[st.sampled_from([None, 0, 1, 300, 2**40])] * 2, st.sampled_from([None, "short", "x" * 70])),
-        min_size=1,
-        max_size=20,
-    )
-)
+#: Integers of one length, then of several, and texts with serial types of one or two bytes.
+LENGTHS = st.tuples(*[st.sampled_from([None, 0, 1, 300, 2**40])] * 2, st.sampled_from([None, "short", "x" * 70]))
+
+
+@given(rows=st.lists(LENGTHS, min_size=1, max_size=20))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 def test_columns_far_behind_many_others_are_those_that_sqlite_gives(
     tmp_path: Path, rows: list[tuple[Value, ...]]
 ) -> None:
     path = tmp_path / "wide.sqlite"
-    path.unlink(missing_ok=True)
-    # Integers of one length, then of several, and texts with serial types of one or two bytes, time and again.
-    wide = [[2**40, *row] * 75 for row in rows]
-    with writing(path) as db:
-        db.execute("PRAGMA page_size=65536")  # so that each row is on one page
-        db.execute(f"CREATE TABLE t ({', '.join(f'c{at}' for at in range(300))})")
-        db.executemany(f"INSERT INTO t VALUES ({', '.join('?' * 300)})", wide)  # noqa: S608
-        root = db.execute("SELECT rootpage FROM sqlite_master").fetchone()[0]
+    wide = [(2**40, *row) * 75 for row in rows]
+    # Each row is on one page.
+    root = written(path, wide, page_size=65536, declared=", ".join(f"c{at}" for at in range(300)))
     with open_pages(path) as pages:
         _, found = columns(pages, leaves(pages, root), {**dict.fromkeys((0, 1, 150, 298), NUMBER), 299: TEXT})
     for at, column in found.items():
@@ -107,7 +101,7 @@ def test_rows_from_before_a_column_was_added_are_left_to_sqlite(tmp_path: Path) 
 
 def test_a_tree_that_leads_back_to_itself_is_left_to_sqlite(tmp_path: Path) -> None:
     path = tmp_path / "rows.sqlite"
-    root = written(path, [(1, "x" * 57, 2, None)], times=200)
+    root = written(path, [(1, "x" * 57, 2, None)] * 200)
     raw = bytearray(path.read_bytes())
     page = (root - 1) * 512
     assert raw[page] == 5
@@ -119,7 +113,7 @@ def test_a_tree_that_leads_back_to_itself_is_left_to_sqlite(tmp_path: Path) -> N
 
 def test_flipped_bits_give_rows_or_are_left_to_sqlite_but_never_fail(tmp_path: Path) -> None:
     path = tmp_path / "rows.sqlite"
-    root = written(path, [(2**40, "text", -5, None)], times=60)
+    root = written(path, [(2**40, "text", -5, None)] * 60)
     whole = path.read_bytes()
     left = 0
     for place in range(100, len(whole), 7):
