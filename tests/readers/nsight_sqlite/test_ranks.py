@@ -57,19 +57,14 @@ def test_newer_exports_of_mpi_programs_have_a_table(rewritten: Rewrite) -> None:
         (f"({global_tid('7/4')}, -1), ({global_tid('8/4')}, 3000000000)", {}),
     ):
         assert ranks_of(rewritten(f"{table} INSERT INTO MPI_RANKS VALUES {rows};", TWO)) == expected  # noqa: S608
-    assert ranks_of(rewritten("CREATE TABLE MPI_RANKS (other INTEGER);", TWO)) == {}
+    assert ranks_of(rewritten(table.replace("rank", "other"), TWO)) == {}
 
 
 @pytest.mark.parametrize(
     ("name", "rank"),
     [
-        ("rank3", 3),
-        ("Rank 0", 0),
-        ("worker [rank_5]", 5),
-        ("python3", None),
-        ("local_rank=3", None),
-        ("rank=20261231", None),
-        ("rank1 rank2", None),
+        *(("rank3", 3), ("Rank 0", 0), ("worker [rank_5]", 5)),
+        *((name, None) for name in ("python3", "local_rank=3", "rank=20261231", "rank1 rank2")),
     ],
 )
 def test_a_process_may_be_named_after_its_rank(name: str, rank: int | None, rewritten: Rewrite) -> None:
@@ -81,13 +76,9 @@ def test_a_process_may_be_named_after_its_rank(name: str, rank: int | None, rewr
 @pytest.mark.parametrize(
     ("line", "rank"),
     [
-        ("range 7/1 -10 200 rank4", 4),
-        ("range 7/1 -10 200 RANK=4", 4),
-        ("range 7/1 -10 200  Rank 4 ", 4),
+        *((f"range 7/1 -10 200 {name}", 4) for name in ("rank4", "RANK=4", " Rank 4 ")),
         ("range 7/1 19 24 rank4", None),  # what is sent to rank 4, perhaps
-        ("range 7/1 -10 200 send to rank4", None),
-        ("range 7/1 -10 200 local_rank=4", None),
-        ("range 7/1 -10 200 {'Module': 'rank4'}", None),
+        *((f"range 7/1 -10 200 {name}", None) for name in ("send to rank4", "local_rank=4", "{'Module': 'rank4'}")),
     ],
 )
 def test_a_range_around_all_that_a_process_launched_may_be_named_after_its_rank(
@@ -100,47 +91,41 @@ def test_a_range_around_all_that_a_process_launched_may_be_named_after_its_rank(
 @pytest.mark.parametrize(
     ("name", "rank"),
     [
-        ("rank0.sqlite", 0),
-        ("report_rank_3.sqlite", 3),
-        ("run.rank2.nsys.sqlite", 2),
-        ("local_rank3.sqlite", None),
-        ("frank3.sqlite", None),
-        ("rank20261231.sqlite", None),
-        ("rank\N{SUPERSCRIPT TWO}.sqlite", None),
+        *(("rank0", 0), ("report_rank_3", 3), ("run.rank2.nsys", 2)),
+        *((name, None) for name in ("local_rank3", "frank3", "rank20261231", "rank\N{SUPERSCRIPT TWO}")),
     ],
 )
 def test_a_file_may_be_named_after_the_rank_that_it_is_of(name: str, rank: int | None, tmp_path: Path) -> None:
-    dataset = tracekit.parse(report(tmp_path / name, ONE), tmp_path / "out")
+    dataset = tracekit.parse(report(tmp_path / f"{name}.sqlite", ONE), tmp_path / "out")
     assert ranks_of(dataset) == ({} if rank is None else {7: (rank, "file_name")})
     for table in ("kernels", "calls", "ranges", "steps"):
         assert dataset.table(table, ["rank"]).column("rank").to_pylist() == [rank]
 
 
-def test_the_name_of_a_file_tells_nothing_of_several_processes_with_work(tmp_path: Path) -> None:
-    dataset = tracekit.parse(report(tmp_path / "rank0.sqlite", TWO))
-    assert (ranks_of(dataset), contradicted(dataset)) == ({}, 0)
-    helper = ONE + "range 8/1 0 10 helper"
-    dataset = tracekit.parse(report(tmp_path / "rank1.sqlite", helper))
-    assert ranks_of(dataset) == {7: (1, "file_name")}
+PROCESS = "INSERT INTO PROCESSES (pid, name) VALUES (7, 'rank2');"
 
 
 @pytest.mark.parametrize(
-    ("file", "sql", "found"),
+    ("file", "lines", "sql", "ranks", "contradictions"),
     [
-        ("rank1.sqlite", named("7/1", "MPI Rank 1"), (1, "mpi", 0)),
-        ("rank0.sqlite", named("7/1", "MPI Rank 3"), (3, "mpi", 1)),
-        ("a.sqlite", named("7/1", "MPI Rank 3") + named("7/2", "MPI Rank 4"), (None, None, 1)),
-        ("rank1.rank2.sqlite", "", (None, None, 1)),
-        ("rank1.rank1.sqlite", "", (1, "file_name", 0)),
-        ("rank1.sqlite", "INSERT INTO PROCESSES (pid, name) VALUES (7, 'rank2');", (None, None, 1)),
-        ("rank2.sqlite", "INSERT INTO PROCESSES (pid, name) VALUES (7, 'rank2');", (2, "process_name", 0)),
+        ("rank1", ONE, named("7/1", "MPI Rank 1"), {7: (1, "mpi")}, 0),
+        ("rank0", ONE, named("7/1", "MPI Rank 3"), {7: (3, "mpi")}, 1),
+        ("a", ONE, named("7/1", "MPI Rank 3") + named("7/2", "MPI Rank 4"), {}, 1),
+        ("rank1.rank2", ONE, "", {}, 1),
+        ("rank1.rank1", ONE, "", {7: (1, "file_name")}, 0),
+        ("rank1", ONE, PROCESS, {}, 1),
+        ("rank2", ONE, PROCESS, {7: (2, "process_name")}, 0),
+        ("rank0", TWO, "", {}, 0),  # of which process, nobody knows
+        ("rank1", ONE + "range 8/1 0 10 helper", "", {7: (1, "file_name")}, 0),
     ],
 )
-def test_mpi_is_believed_and_names_only_if_they_agree(file: str, sql: str, found: tuple, tmp_path: Path) -> None:
-    path = report(tmp_path / file, ONE)
+def test_mpi_is_believed_and_names_only_if_they_agree(
+    file: str, lines: str, sql: str, ranks: dict, contradictions: int, tmp_path: Path
+) -> None:
+    path = report(tmp_path / f"{file}.sqlite", lines)
     changed(path, sql)
     dataset = tracekit.parse(path, tmp_path / "out")
-    assert (*ranks_of(dataset).get(7, (None, None)), contradicted(dataset)) == found
+    assert (ranks_of(dataset), contradicted(dataset)) == (ranks, contradictions)
 
 
 @pytest.mark.traces

@@ -4,7 +4,9 @@ import random
 import shlex
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,16 +23,10 @@ pytestmark = pytest.mark.releases
 
 
 def optional_columns() -> list[tuple[str, str]]:
-    db = sqlite3.connect(":memory:")
-    db.executescript(SCHEMA)
-    found = [
-        (table, row[1])
-        for table, essential in nsight.ESSENTIAL.items()
-        for row in db.execute(f"PRAGMA table_info({table})")
-        if row[1] not in essential
-    ]
-    db.close()
-    return found
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        columns = {table: db.execute(f"PRAGMA table_info({table})").fetchall() for table in nsight.ESSENTIAL}
+    return [(table, name) for table in columns for _, name, *_ in columns[table] if name not in nsight.ESSENTIAL[table]]
 
 
 @pytest.mark.parametrize(("table", "column"), optional_columns())
@@ -47,17 +43,9 @@ def test_a_column_that_is_absent_costs_no_row(rewritten: Rewrite, table: str, co
         assert [row[name] for row in found["ranges"]] == [row[name] for row in whole["ranges"]]
 
 
-ESSENTIAL = {
-    "StringIds": "id value",
-    "NVTX_EVENTS": "start end eventType globalTid",
-    "CUPTI_ACTIVITY_KIND_RUNTIME": "start end globalTid correlationId",
-    "CUPTI_ACTIVITY_KIND_KERNEL": "start end correlationId globalPid",
-    **{f"CUPTI_ACTIVITY_KIND_{kind}": "start globalPid" for kind in ("MEMCPY", "MEMSET", "GRAPH_TRACE")},
-    "TRACEKIT_CPU_OPS": "start end globalTid",
-}
-
-
-@pytest.mark.parametrize(("table", "column"), [(table, one) for table in ESSENTIAL for one in ESSENTIAL[table].split()])
+@pytest.mark.parametrize(
+    ("table", "column"), [(table, column) for table, columns in nsight.ESSENTIAL.items() for column in columns]
+)
 def test_a_table_without_its_essential_columns_is_refused_by_name(tmp_path: Path, table: str, column: str) -> None:
     path = report(tmp_path / "report.sqlite", LINES + "\nop 1 5 6 aten::x")
     changed(path, f"ALTER TABLE {table} RENAME COLUMN {column} TO other;")
@@ -88,18 +76,16 @@ def test_a_table_that_is_absent_is_as_one_without_rows(
 
 
 @pytest.mark.parametrize(
-    ("sql", "exporter", "version"),
+    ("sql", "versions"),
     [
-        ("", "2023.4.4.54-234433681190v0", "3.7.2"),
-        ("ALTER TABLE META_DATA_EXPORT RENAME TO EXPORT_META_DATA;", "2023.4.4.54-234433681190v0", "3.7.2"),
-        ("DROP TABLE META_DATA_EXPORT;", None, None),
+        ("", ("2023.4.4.54-234433681190v0", "3.7.2")),
+        ("ALTER TABLE META_DATA_EXPORT RENAME TO EXPORT_META_DATA;", ("2023.4.4.54-234433681190v0", "3.7.2")),
+        ("DROP TABLE META_DATA_EXPORT;", (None, None)),
     ],
 )
-def test_the_version_is_where_its_version_wrote_it(
-    rewritten: Rewrite, sql: str, exporter: str | None, version: str | None
-) -> None:
+def test_the_version_is_where_its_version_wrote_it(rewritten: Rewrite, sql: str, versions: tuple) -> None:
     source = rewritten(sql).manifest["source"]
-    assert (source["exporter"], source["schema_version"]) == (exporter, version)
+    assert (source["exporter"], source["schema_version"]) == versions
 
 
 def test_the_order_of_rows_does_not_matter(rewritten: Rewrite) -> None:
@@ -108,12 +94,8 @@ def test_the_order_of_rows_does_not_matter(rewritten: Rewrite) -> None:
     assert rows(rewritten(lines="\n".join(lines))) == rows(rewritten())
 
 
-def _refuses(*_: object) -> None:
-    raise NotPlain
-
-
 IN_PARTS = [(sqlite_file, "PART_PAGES", 1), (sqlite_pages, "_CHUNK_BYTES", 1)]
-BY_QUERIES = [(sqlite_file, "leaves", _refuses)]
+BY_QUERIES = [(sqlite_file, "leaves", Mock(side_effect=NotPlain))]
 
 
 @pytest.mark.parametrize("registered", [False, True])

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.golden import expect
-from tests.readers.files import Rewrite, rows
+from tests.readers.files import Rewrite, kernels
 from tracekit.dataset.opening import Dataset
 
 LINES = """
@@ -29,7 +29,7 @@ STRUCK = {
 
 
 def lost(dataset: Dataset) -> dict[str, int]:
-    counted = rows(dataset)["coverage"]
+    counted = dataset.table("coverage").to_pylist()
     return {row["what"].removesuffix(": losses"): row["count"] for row in counted if row["cause"] == "row_damaged"}
 
 
@@ -46,25 +46,17 @@ def test_an_absurd_time_costs_its_row_alone(rewritten: Rewrite, table: str, time
         top     0         100     10
         top.a   10        50      5
     """)
-    kernels = dataset.table("kernels", ["name", "module"]).to_pylist()
-    assert {row["name"]: row["module"] for row in kernels} | {"struck": None} == {
-        "gemm": "top.a",
-        "relu": "top",
-        "struck": None,
-    }
+    modules = dict(kernels(dataset, "name", "module"))
+    assert modules | {"struck": None} == {"gemm": "top.a", "relu": "top", "struck": None}
 
 
 @pytest.mark.parametrize("from_ns", [0, 1_700_000_000_000_000_000, -93_000_000_000])
 def test_times_may_count_from_anywhere(rewritten: Rewrite, from_ns: int) -> None:
-    moved = "".join(
-        f"UPDATE {table} SET start = start + {from_ns}, end = end + {from_ns};"  # noqa: S608
-        for table in STRUCK
-    )
+    later = f"SET start = start + {from_ns}, end = end + {from_ns};"
     # A domain may have been named at the start of all time.
-    dataset = rewritten(moved, f"domain 1 -5 - 2 NCCL\n{LINES}")
+    dataset = rewritten("".join(f"UPDATE {table} {later}" for table in STRUCK), f"domain 1 -5 - 2 NCCL\n{LINES}")
     assert lost(dataset) == {}
-    calls = dataset.table("calls", ["start_ns"]).column("start_ns").to_pylist()
-    assert calls == [from_ns, from_ns + 10]
+    assert dataset.calls(["start_ns"]).start_ns.tolist() == [from_ns, from_ns + 10]
 
 
 def test_times_of_one_table_may_count_from_elsewhere(rewritten: Rewrite) -> None:
