@@ -16,17 +16,17 @@ def flow(number: int, end: str, ts: float, tid: int) -> Event:
     return {"ph": end, "id": number, "pid": 100, "tid": tid, "ts": ts, "cat": "fwdbwd", "name": "fwdbwd", "bp": "e"}
 
 
+def operator(name: str, ts: float, dur: float, tid: int, number: int = 3, forward_thread: int = 0) -> Event:
+    return event("cpu_op", name, ts, dur, tid, **{"Sequence number": number, "Fwd thread id": forward_thread})
+
+
 def forward(ts: float, tid: int, module: str) -> list[Event]:
-    numbers = {"Sequence number": 3, "Fwd thread id": 0}
-    return [marked(module, ts, 10, tid), event("cpu_op", "aten::mul", ts + 1, 5, tid, **numbers)]
+    return [marked(module, ts, 10, tid), operator("aten::mul", ts + 1, 5, tid)]
 
 
 def backward(ts: float, forward_thread: int) -> list[Event]:
-    numbers = {"Sequence number": 3, "Fwd thread id": forward_thread}
-    return [
-        event("cpu_op", NODE, ts, 8, AUTOGRAD, **numbers),
-        event("cpu_op", "MulBackward0", ts + 1, 6, AUTOGRAD, **numbers),
-    ]
+    times = {NODE: (ts, 8), "MulBackward0": (ts + 1, 6)}
+    return [operator(name, *time, AUTOGRAD, forward_thread=forward_thread) for name, time in times.items()]
 
 
 def modules(dataset: Dataset) -> list[tuple[str | None, str | None]]:
@@ -34,22 +34,16 @@ def modules(dataset: Dataset) -> list[tuple[str | None, str | None]]:
 
 
 def test_flows_tell_which_thread_has_which_number(tmp_path: Path) -> None:
-    dataset = parsed(
-        tmp_path,
+    passes = (
         *forward(10, FIRST, "a"),
         *forward(12, SECOND, "b"),
         *backward(100, 7),
         *backward(120, 4),
         *backward(140, 9),
-        flow(1, "s", 11, FIRST),
-        flow(1, "f", 101, AUTOGRAD),
-        flow(2, "s", 13, SECOND),
-        flow(2, "f", 121, AUTOGRAD),
     )
-    assert modules(dataset) == [("a", None), ("b", None), (None, "backward")]
-
-
-def test_several_threads_without_flows_are_not_told_apart(tmp_path: Path) -> None:
+    flows = flow(1, "s", 11, FIRST), flow(1, "f", 101, AUTOGRAD), flow(2, "s", 13, SECOND), flow(2, "f", 121, AUTOGRAD)
+    assert modules(parsed(tmp_path, *passes, *flows)) == [("a", None), ("b", None), (None, "backward")]
+    # Without flows, several threads are not told apart.
     events = *forward(10, FIRST, "a"), *backward(100, 1), *backward(120, 2)
     assert modules(parsed(tmp_path, *events)) == [(None, "backward")] * 2
 
@@ -68,14 +62,11 @@ def test_backward_work_stands_in_the_range_of_its_operator_where_ranges_name_mod
     paths = ["layers.0.attention", "layers.1.attention", "output", "metric"]
     events = [event("user_annotation", "ProfilerStep#0", 0, 500, FIRST)]
     for number, path in enumerate(paths):
-        numbers = {"Sequence number": number, "Fwd thread id": 0}
         events.append(event("user_annotation", path, 20 * number + 10, 12, FIRST))
-        events.append(event("cpu_op", "aten::mul", 20 * number + 12, 5, FIRST, **numbers))
-        numbers = {"Sequence number": number, "Fwd thread id": 7}
-        events.append(event("cpu_op", NODE, 400 - 20 * number, 8, FIRST, **numbers))
-    events += [event("cpu_op", "aten::sum", 95, 2, FIRST, **{"Sequence number": 9, "Fwd thread id": 0})]
+        events.append(operator("aten::mul", 20 * number + 12, 5, FIRST, number))
+        events.append(operator(NODE, 400 - 20 * number, 8, FIRST, number, 7))
     node = NODE.replace("Mul", "Sum")
-    events += [event("cpu_op", node, 450, 8, FIRST, **{"Sequence number": 9, "Fwd thread id": 7})]
+    events += [operator("aten::sum", 95, 2, FIRST, 9), operator(node, 450, 8, FIRST, 9, 7)]
     dataset = parsed(tmp_path, *events)
     step = "ProfilerStep#*"
     assert modules(dataset) == [(f"{step}.{path}.aten::mul", None) for path in reversed(paths)]
