@@ -15,7 +15,6 @@ from tracekit.dataset.opening import Dataset
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-    from torch.profiler import profile
 
 pytestmark = pytest.mark.torch
 
@@ -65,7 +64,7 @@ def marked(net: nn.Module) -> None:
         module.register_forward_hook(lambda *_: opened.pop().__exit__(None, None, None))
 
 
-def profiled(net: nn.Module, *, with_stack: bool) -> profile:
+def profiled(path: Path, net: nn.Module, *, with_stack: bool = True) -> Path:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -75,25 +74,21 @@ def profiled(net: nn.Module, *, with_stack: bool) -> profile:
     with profile(activities=[ProfilerActivity.CPU], **settings) as recorded:
         for _ in range(2):
             net(inputs).sum().backward()
-    return recorded
+    recorded.export_chrome_trace(str(path))
+    return path
 
 
 @pytest.fixture(scope="module")
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     folder = tmp_path_factory.mktemp("stacks")
-    profiled(model(), with_stack=True).export_chrome_trace(str(folder / "trace.json.gz"))
-    return tracekit.parse(folder / "trace.json.gz", folder / "out")
+    return tracekit.parse(profiled(folder / "trace.json.gz", model()), folder / "out")
 
 
 def test_modules_of_eager_models_stand_where_they_ran(stacks: Dataset) -> None:
     paths = [row["path"] for row in stacks.table("modules").to_pylist()]
-    blocks = {
-        "Block_0": ["Linear_0", "Linear_1", "Linear_2"],
-        "Block_1": ["Linear_3", "Linear_4", "Linear_2"],
-        "Sequential_0": ["Linear_5", "ReLU_0"],
-    }
-    below = [f"Net_0.{block}.{name}" for block, names in blocks.items() for name in names]
-    assert sorted(paths) == sorted(["Net_0", "Net_0.Identity_0", *(f"Net_0.{block}" for block in blocks), *below])
+    inner = ["Block_0", "Block_0.Linear_0", "Block_0.Linear_1", "Block_0.Linear_2", "Block_1", "Block_1.Linear_2"]
+    inner += ["Block_1.Linear_3", "Block_1.Linear_4", "Identity_0", "Sequential_0", "Sequential_0.Linear_5"]
+    assert sorted(paths) == ["Net_0", *(f"Net_0.{path}" for path in [*inner, "Sequential_0.ReLU_0"])]
     calls = Counter(row["module"] for row in stacks.table("calls").to_pylist() if row["phase"] == "forward")
     assert calls == Counter(paths * 2 + ["Net_0.Identity_0"] * 2)
 
@@ -110,8 +105,7 @@ def test_modules_that_run_again_for_the_backward_pass_are_the_same_modules(tmp_p
         def forward(self, x: Tensor) -> Tensor:
             return checkpoint(self.layer, x.requires_grad_(), use_reentrant=False)
 
-    profiled(Net(), with_stack=True).export_chrome_trace(str(tmp_path / "trace.json"))
-    dataset = tracekit.parse(tmp_path / "trace.json", tmp_path / "out")
+    dataset = tracekit.parse(profiled(tmp_path / "trace.json", Net()), tmp_path / "out")
     rows = dataset.table("calls").to_pylist()
     calls = Counter((row["module"], row["phase"]) for row in rows if row["phase"] != "backward")
     layer = "Net_0.Sequential_0"
@@ -136,8 +130,7 @@ def test_a_run_means_the_same_through_the_engine_and_as_a_chrome_trace(tmp_path:
 
     net = model()
     marked(net)
-    trace = tmp_path / "trace.json"
-    profiled(net, with_stack=False).export_chrome_trace(str(trace))
+    trace = profiled(tmp_path / "trace.json", net, with_stack=False)
     content = json.loads(trace.read_text())
     pid = next(row["pid"] for row in content["traceEvents"] if row.get("cat") == "cpu_op")
     report_of(trace, pid, tmp_path / "engine.sqlite", ops=True)
