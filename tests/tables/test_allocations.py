@@ -3,7 +3,6 @@
 import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,14 +30,11 @@ class Piece(NamedTuple):
     address: int
     device: int = 0
     tid: int = PID
-    total: int | None = None
 
 
-def written(piece: Piece) -> Event:
-    args = {"Bytes": piece.size, "Device Type": 1, "Device Id": piece.device, "Addr": piece.address}
-    args |= {} if piece.total is None else {"Total Allocated": piece.total}
-    row = event("cpu_instant_event", "[memory]", piece.at_ns / 1000, 0, piece.tid, **args)
-    return row | {"ph": "i"}
+def written(piece: Piece, **more: int) -> Event:
+    args = {"Bytes": piece.size, "Device Type": 1, "Device Id": piece.device, "Addr": piece.address} | more
+    return event("cpu_instant_event", "[memory]", piece.at_ns / 1000, 0, piece.tid, **args) | {"ph": "i"}
 
 
 def module(name: str, start: int, end: int, tid: int = PID) -> Event:
@@ -64,16 +60,12 @@ def agree(dataset: Dataset, pieces: list[Piece]) -> None:
     for call in calls:
         assert (call["allocated_bytes"], call["retained_bytes"], call["peak_bytes"]) == replayed(call, pieces)
     rows = dataset.table("allocations").to_pylist()
-    assert [(row["start_ns"], row["bytes"]) for row in rows] == [(one.at_ns, one.size) for one in pieces]
-    assert [row["end_ns"] for row in rows] == list(ends(pieces))
-
-
-def ends(pieces: list[Piece]) -> Iterator[int | None]:
-    for at, one in enumerate(pieces):
+    for at, (row, one) in enumerate(zip(rows, pieces, strict=True)):
         later = (two for two in pieces[at + 1 :] if (two.device, two.address) == (one.device, one.address))
-        following = next(later, None)
-        freed = one.size > 0 and following is not None and following.size == -one.size
-        yield following.at_ns if freed and following else None
+        following = next(later, one)
+        freed = one.size > 0 and following.size == -one.size
+        ends = following.at_ns if freed else None
+        assert (row["start_ns"], row["end_ns"], row["bytes"]) == (one.at_ns, ends, one.size)
 
 
 @pytest.mark.traces
@@ -86,20 +78,18 @@ def test_memory_of_real_traces_is_that_of_a_replay(name: str, tmp_path: Path) ->
     events = [one for one in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] if one["name"] == "[memory]"]
     kind = max(one["args"]["Device Type"] for one in events)
     events = [one for one in events if one["args"]["Device Type"] == kind]
-    first = dataset.table("allocations", ["start_ns"])[0][0].as_py()
-    zero = round(min(one["ts"] for one in events) * 1000) - first
+    events.sort(key=lambda one: one["ts"])
+    rows = dataset.table("allocations").to_pylist()
+    zero = round(events[0]["ts"] * 1000) - rows[0]["start_ns"]
     pieces = []
-    for one, row in zip(
-        sorted(events, key=lambda one: one["ts"]), dataset.table("allocations").to_pylist(), strict=True
-    ):
-        assert abs(round(one["ts"] * 1000) - zero - row["start_ns"]) < 1000
+    for one, row in zip(events, rows, strict=True):
         args = one["args"]
-        pieces.append(Piece(row["start_ns"], args["Bytes"], args["Addr"], args["Device Id"], one["tid"]))
+        assert abs(round(one["ts"] * 1000) - zero - row["start_ns"]) < 1000
         assert row["total_bytes"] == args["Total Allocated"]
+        pieces.append(Piece(row["start_ns"], args["Bytes"], args["Addr"], args["Device Id"], one["tid"]))
     agree(dataset, pieces)
-    held = memory.frame(dataset)["held_bytes"].sum()
-    totals = [(row["step_id"] is not None, row["total_bytes"]) for row in dataset.table("allocations").to_pylist()]
-    assert held == max(totals)[1]
+    _, highest = max((row["step_id"] is not None, row["total_bytes"]) for row in rows)
+    assert memory.frame(dataset)["held_bytes"].sum() == highest
 
 
 def stepped(tmp_path: Path, totals: bool = True) -> Dataset:
@@ -112,8 +102,8 @@ def stepped(tmp_path: Path, totals: bool = True) -> Dataset:
     held, pieces = 1000, []
     for at, size, address in sizes:
         held += size
-        pieces.append(Piece(at, size, address, total=held if totals else None))
-    return tracekit.parse(trace(tmp_path / "trace.json", *steps, *calls, *map(written, pieces)), tmp_path / "out")
+        pieces.append(written(Piece(at, size, address), **({"Total Allocated": held} if totals else {})))
+    return tracekit.parse(trace(tmp_path / "trace.json", *steps, *calls, *pieces), tmp_path / "out", force=True)
 
 
 def test_show_memory_ranks_by_peaks_and_tells_who_holds_what_at_the_highest_moment_of_the_steps(tmp_path: Path) -> None:
@@ -129,12 +119,9 @@ def test_show_memory_ranks_by_peaks_and_tells_who_holds_what_at_the_highest_mome
     """)
     assert [row["self_ns"] for row in records(memory.frame(dataset))] == [0, 0, 0, None]
     part = memory.frame(dataset.subtree("Net_0.Linear_1"))
-    assert (part["path"].tolist(), part["held_bytes"].tolist()) == (["Net_0.Linear_1"], [55])
-
-
-def test_without_totals_what_is_taken_back_later_was_held_before(tmp_path: Path) -> None:
-    frame = memory.frame(stepped(tmp_path, totals=False))
-    assert frame["held_bytes"].tolist() == [0, 55, 30, 100]
+    assert part[["path", "held_bytes"]].values.tolist() == [["Net_0.Linear_1", 55]]
+    # Without totals what is taken back later was held before.
+    assert memory.frame(stepped(tmp_path, totals=False))["held_bytes"].tolist() == [0, 55, 30, 100]
 
 
 def test_recursion_and_overlapping_calls_have_the_rise_of_their_process(tmp_path: Path) -> None:
@@ -167,12 +154,10 @@ def of_cuda(path: Path) -> Path:
         launch 1/2 34 40 #3 cudaFree_v3020
         launch 1/1 60 66 #4 cudaFree_v3020
         launch 1/1 70 71 #5 cudaHostAlloc_v3020
-        launch 1/1 80 81 #6
-        kernel 1/1 85 86 #6
+        run    1/1 80 81 kernel
         range  2/3  0 90 {'Module': 'top'}
         launch 2/3 10 30 #1 cudaMalloc_v3020
-        launch 2/3 80 81 #2
-        kernel 2/3 85 86 #2
+        run    2/3 80 81 kernel
         """,
     )
     events = [(15, 1, 0, 7, 64, 2, 0), (36, 1, 0, 8, 32, 2, 0), (62, 1, 0, 7, 64, 2, 1), (70, 1, -1, 9, 16, 1, 0)]
