@@ -1,16 +1,11 @@
 """Golden tests of calls, steps, ranges and coverage: a trace, and the rows that it must give."""
 
-import math
-from collections.abc import Callable
-
 import pytest
 
-from tests.golden import expect
-from tracekit.dataset.opening import Dataset
+from tests.golden import Parse, expect, expect_frame
+from tests.readers.files import kernels
 
 pytestmark = pytest.mark.releases
-
-Parse = Callable[..., Dataset]
 
 
 def test_times_of_a_call_are_its_own_and_those_of_the_calls_inside(parsed: Parse) -> None:
@@ -58,16 +53,12 @@ def test_steps_say_what_they_are_and_own_the_work_launched_in_them(parsed: Parse
     dataset = parsed("""
         range  1   0 100 step[EXTEND bs=2 toks=64]
         range  1  10  50 {'Module': 'top'}
-        launch 1  20  25 #1
-        kernel 1 900 910 #1 in-first
-        launch 1 105 106 #2
-        kernel 1 910 920 #2 between
+        run    1  20  25 in-first
+        run    1 105 106 between
         range  1 110 200 execute_context_0(0)_generation_4(4)
         range  1 120 180 ProfilerStep#7
-        launch 1 130 135 #3
-        kernel 1 920 930 #3 in-third
-        launch 1 190 195 #4
-        kernel 1 930 940 #4 in-second
+        run    1 130 135 in-third
+        run    1 190 195 in-second
     """)
     expect(dataset, "steps")("""
         step_id  name                                  kind     index  tid  start_ns  end_ns  batch_size  tokens
@@ -81,10 +72,7 @@ def test_steps_say_what_they_are_and_own_the_work_launched_in_them(parsed: Parse
         in-third   -       1
         in-second  -       1
     """)
-    expect(dataset, "calls")("""
-        module  step_id
-        top     0
-    """)
+    expect(dataset, "calls")("module  step_id\ntop  0")
 
 
 def test_in_a_process_without_steps_each_outermost_call_is_one(parsed: Parse) -> None:
@@ -110,49 +98,32 @@ def test_in_a_process_without_steps_each_outermost_call_is_one(parsed: Parse) ->
     """)
 
 
-def test_work_of_autograds_thread_is_of_the_only_step_open_in_its_process(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 100 ProfilerStep#1
-        range  1 110 200 ProfilerStep#2
-        launch 9  20  25 #1
-        kernel 1 900 910 #1 in-step-one
-        launch 9  99 101 #2
-        kernel 1 910 920 #2 across-its-end
-        launch 9 120 125 #3
-        kernel 1 920 930 #3 in-step-two
-        launch 5/9 20 25 #1
-        kernel 5/1 930 940 #1 elsewhere
-    """)
-    expect(dataset, "kernels")("""
-        name            cause            step_id
-        in-step-one     outside_ranges   0
-        across-its-end  outside_ranges   -
-        in-step-two     outside_ranges   1
-        elsewhere       outside_ranges   -
-    """)
-
-
-def test_work_beside_several_steps_is_of_none_and_so_is_work_between_the_steps_of_a_thread(parsed: Parse) -> None:
-    dataset = parsed(
-        """
-        range  1   0 100 ProfilerStep#1
-        range  3  50 150 ProfilerStep#1
-        range  2 110 200 ProfilerStep#1
-        launch 9  60  65 #1
-        kernel 1 900 910 #1 whose
-        launch 2  20  25 #2
-        kernel 1 910 920 #2 between
-        launch 2 120 125 #3
-        kernel 1 920 930 #3 inside
-    """,
-        rows="modules",
-    )
-    expect(dataset, "kernels")("""
-        name     step_id
-        whose    -
-        between  -
-        inside   2
-    """)
+@pytest.mark.parametrize("rows", ["auto", "modules"])
+def test_work_of_autograds_thread_is_of_the_only_step_open_in_its_process(parsed: Parse, rows: str) -> None:
+    """Work beside several steps is of none, and so is work between the steps of a thread."""
+    lines = """
+        range 1     0 100 ProfilerStep#1
+        range 1   110 200 ProfilerStep#2
+        run   9    20  25 in-step-one
+        run   5/9  30  35 elsewhere
+        run   9    99 101 across-its-end
+        run   9   120 125 in-step-two
+        range 6/1 300 400 ProfilerStep#1
+        range 6/3 350 450 ProfilerStep#1
+        range 6/2 410 500 ProfilerStep#1
+        run   6/2 320 325 between
+        run   6/9 360 365 whose
+        run   6/2 420 425 inside
+    """
+    assert kernels(parsed(lines, rows=rows), "name", "step_id") == [
+        ("in-step-one", 0),
+        ("elsewhere", None),
+        ("across-its-end", None),
+        ("in-step-two", 1),
+        ("between", None),
+        ("whose", None),
+        ("inside", 4),
+    ]
 
 
 @pytest.mark.parametrize("registered", [False, True])
@@ -191,14 +162,10 @@ def test_a_piece_is_a_range_that_takes_no_work_from_the_call_around_it(parsed: P
     dataset = parsed("""
         range  1   0 100 {"Module": "top", "Class": "Net"}
         range  1  10  50 {"Piece": "submod_0", "Graph": 0, "Size": 8, "Code": "general", "How": "compiled"}
-        launch 1  20  25 #1
-        kernel 1 900 910 #1 fused
+        run    1  20  25 fused
         range  1  60  90 {"Module": "top.head", "Class": "Linear"}
     """)
-    expect(dataset, "kernels")("""
-        name   module  method
-        fused  top     range
-    """)
+    expect(dataset, "kernels")("name  module  method\nfused  top  range")
     expect(dataset, "ranges")("""
         range_id  module_id  marker  gpu_op_count
         0         0          module  1
@@ -249,17 +216,10 @@ def test_rows_that_end_before_they_start_have_no_duration_and_are_counted(parsed
         launch 1  20  10 #1
         kernel 1 900 890 #1 gemm
     """)
-    expect(dataset, "ranges")("""
-        start_ns  end_ns
-        50        50
-    """)
-    expect(dataset, "kernels")("""
-        start_ns  end_ns  dur_ns  launch_start_ns  launch_end_ns
-        900       900     0       20               20
-    """)
+    expect(dataset, "ranges")("start_ns  end_ns\n50  50")
+    expect(dataset, "kernels")("start_ns  end_ns  dur_ns  launch_start_ns  launch_end_ns\n900  900  0  20  20")
     losses = [row for row in dataset.table("coverage").to_pylist() if "losses" in row["what"]]
-    assert {row["cause"] for row in losses} == {"row_damaged"}
-    assert sum(row["count"] for row in losses) == 3
+    assert [(row["cause"], row["known"], row["count"]) for row in losses] == [("row_damaged", False, 1)] * 3
 
 
 def test_coverage_adds_up_to_all_work_and_all_ranges(parsed: Parse) -> None:
@@ -275,50 +235,37 @@ def test_coverage_adds_up_to_all_work_and_all_ranges(parsed: Parse) -> None:
         launch 2  62  64 #3
         kernel 1 995 1000 #3 outside
     """)
-    expect(dataset, "coverage")("""
-        what     cause            known  count  time_ns  share
-        kernels  range            True   2      40       0.4
-        kernels  no_launch        False  1      55       0.55
-        kernels  outside_modules  False  1      5        0.05
-        ranges   marker           True   1      100      0.3333333333333333
-        ranges   plain            True   1      10       0.3333333333333333
-        ranges   marker_unreadable    False  1      40       0.3333333333333333
+    expect_frame(dataset.coverage(["what", "cause", "known", "count", "time_ns", "share"]))("""
+        what     cause              known  count  time_ns  share
+        kernels  range              True   2      40       0.4
+        kernels  no_launch          False  1      55       0.55
+        kernels  outside_modules    False  1      5        0.05
+        ranges   marker             True   1      100      0.3333
+        ranges   plain              True   1      10       0.3333
+        ranges   marker_unreadable  False  1      40       0.3333
     """)
-    shares = dataset.table("coverage", ["share"]).column("share").to_pylist()
-    assert math.isclose(sum(shares), 2)
     advice = {row["cause"]: row["advice"] for row in dataset.table("coverage").to_pylist()}
     assert advice["no_launch"]
     assert not advice["range"]
 
 
 OUTSIDE = """
-    range  1   0  40 {"Module": "top", "Inputs": [[2]]}
-    range  2  50  90 autograd::engine::evaluate_function: torch::autograd::AccumulateGrad
-    launch 2  60  70 #1
-    kernel 1  80  90 #1 add
-    launch 1 100 110 #2
-    kernel 1 120 130 #2 loss
+    range 1   0  40 {"Module": "top", "Inputs": [[2]]}
+    range 2  50  90 autograd::engine::evaluate_function: torch::autograd::AccumulateGrad
+    run   2  60  70 add
+    run   1 100 110 loss
 """
-MARKED_BACKWARD = 'range 2 200 240 {"Module": "top", "Phase": "backward"}'
-OF_OPERATORS = """
-    range  1   0  40 aten::mm, seq = 1, op_id = 1
-    launch 1 100 110 #2
-    kernel 1 120 130 #2 loss
-"""
+MARKED = f'{OUTSIDE} range 2 200 240 {{"Module": "top", "Phase": "backward"}}'
+OF_OPERATORS = "range 1 0 40 aten::mm, seq = 1, op_id = 1\nrun 1 100 110 loss"
 
 
 @pytest.mark.parametrize(
     ("lines", "by", "cause", "advice"),
     [
         (OUTSIDE, "auto", "backward", "record with tracekit capture --backward"),
-        (f"{OUTSIDE}\n{MARKED_BACKWARD}", "auto", "backward", "expected: losses and sums of gradients"),
+        (MARKED, "auto", "backward", "expected: losses and sums of gradients"),
         (OUTSIDE, "auto", "outside_modules", "Training? Record with --backward."),
-        (
-            f"{OUTSIDE}\n{MARKED_BACKWARD}",
-            "auto",
-            "outside_modules",
-            "expected for losses, sampling and copies; otherwise mark more modules",
-        ),
+        (MARKED, "auto", "outside_modules", "expected for losses, sampling and copies; otherwise mark more modules"),
         (OF_OPERATORS, "operators", "outside_ranges", "tracekit parse --rows ranges"),
         (OF_OPERATORS, "ranges", "outside_ranges", "annotate more of the program"),
     ],
@@ -332,9 +279,5 @@ def test_advice_fits_what_was_recorded(parsed: Parse, lines: str, by: str, cause
 
 def test_an_empty_report_gives_empty_tables_and_says_what_it_lacks(parsed: Parse) -> None:
     dataset = parsed("")
-    assert {name: len(dataset.table(name)) for name in ("calls", "kernels", "ranges")} == {
-        "calls": 0,
-        "kernels": 0,
-        "ranges": 0,
-    }
+    assert [len(dataset.table(name)) for name in ("calls", "kernels", "ranges")] == [0, 0, 0]
     assert {"NVTX ranges", "GPU work"} <= {lack["what"] for lack in dataset.manifest["missing"]}
