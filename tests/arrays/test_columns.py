@@ -31,11 +31,9 @@ def test_rows_are_taken_in_any_order_whatever_their_columns_hold() -> None:
     table = pa.table({"id": [1, 2, 3], "none": pa.nulls(3, pa.int32()), "some": [None, 5, None], "word": words})
     table = table.append_column("one", [[7, 7, 7]]).append_column("flag", [[True, True, False]])
     table = table.append_column("like", pa.array(["x"] * 3).dictionary_encode()).append_column("f", [[0.5, 0.5, 1.5]])
-    rows = np.array([2, 0, 0])
-    assert taken(table, rows).to_pylist() == table.take(pa.array(rows)).to_pylist()
-    more = np.array([2, 0, 0, 1])
-    assert taken(table, more).to_pylist() == table.take(pa.array(more)).to_pylist()
-    assert taken(table, rows).schema == table.schema
+    for rows in (np.array([2, 0, 0]), np.array([2, 0, 0, 1])):
+        assert taken(table, rows).to_pylist() == table.take(pa.array(rows)).to_pylist()
+        assert taken(table, rows).schema == table.schema
 
 
 IDS = st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 20), unique=True, max_size=12)
@@ -47,11 +45,9 @@ CLOSE = st.integers(-(2**62), 2**62).flatmap(
 @given(IDS | CLOSE, IDS | CLOSE)
 def test_an_id_is_found_at_its_position_or_not_at_all(ids: list[int], others: list[int]) -> None:
     wanted = [*others, *ids[::-1]]
-    expected = [ids.index(one) if one in ids else -1 for one in wanted]
-    assert positions(np.array(wanted, np.int64), np.array(ids, np.int64)).tolist() == expected
-    in_order = sorted(ids)
-    expected = [in_order.index(one) if one in ids else -1 for one in wanted]
-    assert positions(np.array(wanted, np.int64), np.array(in_order, np.int64)).tolist() == expected
+    for known in (ids, sorted(ids)):
+        expected = [known.index(one) if one in known else -1 for one in wanted]
+        assert positions(np.array(wanted, np.int64), np.array(known, np.int64)).tolist() == expected
 
 
 def test_a_row_of_minus_one_is_missing() -> None:
@@ -68,9 +64,7 @@ SHAPES = st.lists(st.none() | st.lists(st.none() | st.lists(st.integers(0, 2), m
 def test_lists_share_a_number_exactly_where_they_are_equal(shapes: list[Any], others: list[Any]) -> None:
     shapes, others = shapes[: len(others)], others[: len(shapes)]
     columns = [codes(pa.array(column, pa.list_(pa.list_(pa.int64())))) for column in (shapes, others)]
-    for column, values in [
-        *zip(columns, (shapes, others), strict=True),
-        (joint(columns), [*zip(shapes, others, strict=True)]),
-    ]:
+    both = list(zip(shapes, others, strict=True))
+    for column, values in zip([*columns, joint(columns)], [shapes, others, both], strict=True):
         first = [column.tolist().index(one) for one in column.tolist()]
         assert first == [values.index(one) for one in values]

@@ -40,9 +40,3 @@ def test_sums_of_slices_that_begin_at_each_row_are_those_of_python(case: tuple[l
     ends = [max(row, high[row % len(high)]) if high else row + 1 for row in range(len(values))]
     expected = [sum(values[row:end]) for row, end in enumerate(ends)]
     assert sums_to(*arrays(values, ends)).tolist() == expected
-
-
-def test_a_slice_that_ends_before_it_starts_is_empty() -> None:
-    values, low, high = arrays([3, 1, 2], [2, 3, 0], [1, 3, 0])
-    for extremes in (least_of, greatest_of):
-        assert extremes(values)(low, high, EMPTY).tolist() == [EMPTY] * 3
