@@ -6,6 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,25 +79,18 @@ except CaptureError as error:
 """
 
 
-def small_files() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+SMALL_FILES = partial(resource.setrlimit, resource.RLIMIT_FSIZE, (100_000, 100_000))
 
 
-@pytest.mark.parametrize("hindered", [small_files, without_privileges])
+@pytest.mark.parametrize("hindered", [SMALL_FILES, without_privileges])
 def test_a_disk_that_is_full_or_closed_leaves_nothing_behind(tmp_path: Path, hindered) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "report.sqlite").write_text("mine")
     folder.chmod(0o500 if hindered is without_privileges else 0o700)
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, folder / "report.sqlite"],
-        capture_output=True,
-        text=True,
-        env=environment(),
-        preexec_fn=hindered,
-        check=False,
-        timeout=100,
-    )
+    program = [sys.executable, "-c", FULL, folder / "report.sqlite"]
+    how = {"capture_output": True, "text": True, "env": environment(), "preexec_fn": hindered, "timeout": 100}
+    done = subprocess.run(program, check=False, **how)
     assert re.fullmatch(r".*report.sqlite: cannot be written \(.+\); free disk space.*\n", done.stdout), done
     assert done.stderr == ""
     folder.chmod(0o700)

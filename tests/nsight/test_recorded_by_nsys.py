@@ -9,7 +9,6 @@ import pytest
 
 import tracekit
 from tests.nsys import import_heard_nvtx, nsys, record
-from tracekit.dataset.opening import Dataset
 
 pytestmark = [pytest.mark.nsys, pytest.mark.heard_nvtx, pytest.mark.releases]
 
@@ -41,17 +40,9 @@ nvtx.push_range("never ended")
 """
 
 
-@pytest.fixture(scope="module")
-def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return record(tmp_path_factory.mktemp("nsys"), f"{import_heard_nvtx()}{PROGRAM}")
-
-
-@pytest.fixture(scope="module")
-def dataset(report: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return tracekit.parse(report, tmp_path_factory.mktemp("out") / "run.tracekit")
-
-
-def test_every_call_arrives_nested_as_it_was_made(dataset: Dataset) -> None:
+def test_calls_modules_steps_and_ranges_are_those_of_the_program_and_of_nsys_stats(tmp_path: Path) -> None:
+    report = record(tmp_path, f"{import_heard_nvtx()}{PROGRAM}")
+    dataset = tracekit.parse(report, tmp_path / "run.tracekit")
     calls = dataset.calls(["call_id", "parent_call_id", "module", "tid", "inputs", "outputs"])
     assert sorted(calls.module.astype(str)) == sorted(["top", "top.a", "top.a.act", "top.b", "top.b.act"] * 3)
     above = calls.parent_call_id.map(dict(zip(calls.call_id, calls.module.astype(str), strict=True)))
@@ -59,27 +50,24 @@ def test_every_call_arrives_nested_as_it_was_made(dataset: Dataset) -> None:
     assert (above.fillna("") == expected).all()
     assert calls.tid.nunique() == 2
     assert [[list(shape) for shape in shapes] for shapes in calls.outputs] == [[[2, 8]]] * 15
-
-
-def test_a_shared_module_stands_where_it_ran(dataset: Dataset) -> None:
-    modules = dataset.modules().set_index("path")
-    assert modules.alias_of["top.b.act"] == "top.a.act"
-
-
-def test_steps_and_domains_are_known(dataset: Dataset) -> None:
-    ranges = dataset.ranges()
+    # A shared module stands where it ran.
+    assert dataset.modules().set_index("path").alias_of["top.b.act"] == "top.a.act"
     assert dataset.steps()[["kind", "batch_size"]].values.tolist() == [["decode", 2]]
+    ranges = dataset.ranges()
     assert ranges[ranges.text == "in a domain"].domain.tolist() == ["mine"]
-
-
-def test_ranges_are_those_of_nsys_stats(report: Path, dataset: Dataset) -> None:
-    stats = [str(nsys()), "stats", "-q", "--force-export=false", "--report", "nvtxpptrace", "--format", "csv"]
-    said = subprocess.run(
-        [*stats, "--output", "-", str(report)], check=True, capture_output=True, text=True, timeout=240
-    )
-    rows = list(csv.DictReader(io.StringIO(said.stdout[said.stdout.index("Start") :])))
+    stats = [
+        nsys(),
+        "stats",
+        "-q",
+        "--force-export=false",
+        "--report=nvtxpptrace",
+        "--format=csv",
+        "--output=-",
+        report,
+    ]
+    said = subprocess.check_output(stats, text=True, timeout=240)
+    rows = list(csv.DictReader(io.StringIO(said[said.index("Start") :])))
     theirs = sorted((int(row["Start (ns)"]), int(row["Duration (ns)"]), int(row["Lvl"])) for row in rows)
-    ours = dataset.ranges(["start_ns", "end_ns", "depth", "open"])
-    ours = ours[~ours.open]
+    ours = ranges[~ranges.open]
     assert len(theirs) >= 32
     assert theirs == sorted(zip(ours.start_ns, ours.end_ns - ours.start_ns, ours.depth, strict=True))
