@@ -8,7 +8,7 @@ import pytest
 import tracekit
 from tests.golden import expect
 from tests.joined import joined_here
-from tests.simulator import Plan, capturing, eventful, simulate, write_report
+from tests.simulator import capturing, eventful, simulate, write_report
 from tests.trace_lines import report
 from tracekit.answers import ANALYSES, gaps, launches
 from tracekit.arrays import intervals as axis
@@ -31,24 +31,16 @@ def test_launches_take_as_long_as_they_do_however_far_threads_are_apart(parsed, 
         {ago}
         {beside}
     """)
-    expect(dataset, "calls")("""
-        module  launch_time_ns  gpu_time_ns
-        top     30              10
-    """)
-
-
-def written(plan: Plan, path: Path) -> Path:
-    return write_report(simulate(plan), path)
+    expect(dataset, "calls")("module  launch_time_ns  gpu_time_ns\ntop  30  10")
 
 
 def test_no_analysis_asks_how_far_reports_are_apart(tmp_path: Path) -> None:
-    first = written(eventful(1, epoch_ns=0), tmp_path / "a.sqlite")
+    first = write_report(simulate(eventful(1, epoch_ns=0)), tmp_path / "a.sqlite")
     datasets = []
-    for number, epoch in enumerate((1_000, EPOCH)):
-        folder = tmp_path / f"{number}"
-        folder.mkdir()
-        second = written(eventful(2, epoch_ns=epoch), folder / "b.sqlite")
-        datasets.append(joined_here([first, second], folder / "both"))
+    for epoch in (1_000, EPOCH):
+        (tmp_path / "b.sqlite").unlink(missing_ok=True)
+        second = write_report(simulate(eventful(2, epoch_ns=epoch)), tmp_path / "b.sqlite")
+        datasets.append(joined_here([first, second], tmp_path / f"both{epoch}"))
     for analysis in ANALYSES:
         # The evidence of findings names the folder.
         near, far = (analysis.frame(dataset).drop(columns="evidence", errors="ignore") for dataset in datasets)
@@ -57,7 +49,7 @@ def test_no_analysis_asks_how_far_reports_are_apart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("plan", [eventful(3), capturing(4, actions=25)])
 def test_tables_are_the_same_where_every_axis_is_of_ranks(tmp_path, plan, monkeypatch) -> None:
-    path = written(plan, tmp_path / "program.sqlite")
+    path = write_report(simulate(plan), tmp_path / "program.sqlite")
     as_times = tracekit.parse(path, tmp_path / "times")
     monkeypatch.setattr(axis, "_ROOM", 0.0)
     as_ranks = tracekit.parse(path, tmp_path / "ranks")
