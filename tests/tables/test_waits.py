@@ -7,10 +7,7 @@ import pytest
 
 import tracekit
 from tests.golden import Parse, expect
-from tests.joined import joined_here
-from tests.trace_lines import report
 from tracekit.dataset import manifest
-from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError, UsageError
 
 
@@ -109,10 +106,7 @@ def test_a_process_with_one_stream_waits_for_that_if_none_is_recorded(parsed, st
         kernel+7         1  60  90 #2 second
         launch           1   4  {end} #3 cudaStreamSynchronize
     """)
-    expect(dataset, "waits")(f"""
-        name                   start_ns  kernel_id
-        cudaStreamSynchronize  4         {known}
-    """)
+    expect(dataset, "waits")(f"name  start_ns  kernel_id\ncudaStreamSynchronize  4  {known}")
 
 
 @pytest.mark.parametrize("numbered", [True, False])
@@ -137,71 +131,40 @@ def test_waits_for_events_are_for_the_work_before_the_record(parsed: Parse, numb
         cudaEventRecordWithFlags  7       -
         cudaStreamWaitEvent       8       -
     """)
-    expect(dataset, "waits")("""
-        name                  kernel_id
-        cudaEventSynchronize  1
-    """)
+    expect(dataset, "waits")("name  kernel_id\ncudaEventSynchronize  1")
 
 
-def test_what_runs_in_a_garbage_collection_is_of_the_phase_around_it(parsed: Parse) -> None:
+def test_ranges_tell_the_phase_that_their_text_names_and_what_runs_in_a_garbage_collection_is_of_the_one_around_it(
+    parsed: Parse,
+) -> None:
     dataset = parsed("""
-        range   1  0 99 {'Module': 'top'}
-        range   1 10 40 {"GarbageCollection": 2}
-        launch  1 20 30 #1
-        kernel  1 50 60 #1
+        range 1   0  99 {'Module': 'top'}
+        range 1  10  40 {"GarbageCollection": 2}
+        run   1  20  30 kernel
+        range 1 100 109 enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__
+        range 1 110 119 Optimizer.step#SGD.step
+        range 1 120 129 step 3
     """)
-    assert dataset.table("ranges", ["phase"]).column("phase").to_pylist() == [None, "garbage_collection"]
-    assert dataset.table("kernels", ["phase", "module"]).to_pylist() == [{"phase": "forward", "module": "top"}]
+    expect(dataset, "ranges")("phase\n-\ngarbage_collection\ndata\noptimizer\n-")
+    expect(dataset, "kernels")("phase  module\nforward  top")
 
 
-def test_ranges_tell_the_phase_that_their_text_names(parsed: Parse) -> None:
-    dataset = parsed("""
-        range 1  0  9 enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__
-        range 1 10 19 Optimizer.step#SGD.step
-        range 1 20 29 step 3
-    """)
-    assert dataset.table("ranges", ["phase"]).column("phase").to_pylist() == ["data", "optimizer", None]
-
-
-def test_a_dataset_made_before_these_tables_says_so(parsed: Parse, tmp_path: Path) -> None:
-    dataset = without(parsed("range 1 0 9 step 3"), "waits")
-    with pytest.raises(DatasetError, match="has no table waits: it was made by an earlier tracekit; parse the report"):
-        dataset.table("waits")
-
-
-def test_a_dataset_made_before_a_column_says_so(parsed: Parse) -> None:
+def test_a_dataset_made_before_a_table_or_a_column_says_so(parsed: Parse) -> None:
     folder = Path(parsed("range 1 0 9 {'Module': 'top'}").folder)
+    (folder / "waits.parquet").unlink()
     place = folder / "kernels.parquet"
     pq.write_table(pq.read_table(place).drop_columns(["source", "stack"]), place)
     fields = {name: value for name, value in manifest.read(folder).items() if name != manifest.ID}
-    manifest.write(folder, fields | {manifest.TABLE_IDS: fields[manifest.TABLE_IDS] | {"kernels": None}})
+    for name in ("rows", manifest.TABLE_IDS):
+        fields[name] = {key: value for key, value in fields[name].items() if key != "waits"}
+    fields[manifest.TABLE_IDS]["kernels"] = None
+    manifest.write(folder, fields)
     dataset = tracekit.load(folder)
+    with pytest.raises(DatasetError, match="has no table waits: it was made by an earlier tracekit; parse the report"):
+        dataset.table("waits")
     with pytest.raises(DatasetError, match="has no column source of kernels: it was made by an earlier tracekit; "):
         dataset.ask("lines")
     with pytest.raises(DatasetError, match="has no column stack of kernels: it was made by an earlier tracekit; "):
         next(dataset.pieces("kernels", ["stack"]))
     with pytest.raises(UsageError, match="kernels has no column sourc; expected one of"):
         dataset.kernels(["sourc"])
-
-
-def without(dataset: Dataset, table: str) -> Dataset:
-    fields = {name: value for name, value in dataset.manifest.items() if name != manifest.ID}
-    for name in ("rows", manifest.TABLE_IDS):
-        fields[name] = {key: value for key, value in fields[name].items() if key != table}
-    (Path(dataset.folder) / f"{table}.parquet").unlink()
-    manifest.write(Path(dataset.folder), fields)
-    return tracekit.load(dataset.folder)
-
-
-def test_ids_of_several_reports_are_those_of_the_whole(tmp_path: Path) -> None:
-    lines = """
-        range   1  0 90 {'Module': 'top'}
-        launch  1 10 20 #1 cudaMemcpy
-        memcpy  1 12 18 #1 8
-    """
-    reports = [report(tmp_path / f"rank{at}.sqlite", lines) for at in range(2)]
-    dataset = joined_here(reports, tmp_path / "run")
-    rows = dataset.table("waits").to_pylist()
-    assert [row["kernel_id"] >> 40 for row in rows] == [0, 1]
-    assert {row["module"] for row in rows} == {"top"}
-    assert [row["report"] for row in rows] == dataset.reports
