@@ -1,22 +1,10 @@
 """Forward, backward, recomputation and optimizer side by side, beside the trace that they answer for."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-import pytest
-
+from tests.answers.golden import check
 from tests.command import command
-from tests.golden import expect_frame
+from tests.golden import Parse, expect_frame
 from tracekit.aggregates.phase_times import COLUMNS, outside, phase_times
-from tracekit.answers import modules, shapes, tree
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tracekit.dataset.opening import Dataset
-
-    Parse = Callable[..., Dataset]
+from tracekit.dataset.opening import Dataset
 
 #: A training step: the layer is recomputed in the backward pass, in which an optimizer of its own takes a step, too.
 TRAINING = """
@@ -65,37 +53,22 @@ def test_times_of_modules_by_phase_are_their_own_and_inclusive(parsed: Parse) ->
 
 
 PHASES = "forward_ns  backward_ns  recompute_ns  optimizer_ns  other_ns"
-ANSWERS = {
-    "work outside modules has its cause and phase": (
-        outside,
-        f"""
-        cause            kernels  self_ns  {PHASES}         share
-        optimizer        1        30       0  0  0   30  0  0.2439
-        data_loading     1        7        0  0  0   0   7  0.05691
-        backward         1        4        0  4  0   0   0  0.03252
-        outside_modules  1        1        0  0  0   0   1  0.00813
-    """,
-    ),
-    "modules have their phases side by side": (
-        modules.frame,
-        f"""
+
+
+def test_answers_have_times_by_phase(parsed: Parse) -> None:
+    check(
+        parsed,
+        f"""{TRAINING}
+      modules:
         path   calls  self_ns  subtree_ns  {PHASES}
         top    2      3        81          23  42  11  5  0
         top.0  3      48       48          10  22  11  5  0
         top.1  2      30       30          10  20  0   0  0
-    """,
-    ),
-    "a line of folded layers has the phases of all": (
-        tree.frame,
-        f"""
+      tree: a line of folded layers has the phases of all
         label  subtree_ns  {PHASES}
         top    81          23  42  11  5  0
         0 … 1  78          20  42  11  5  0
-    """,
-    ),
-    "calls of a shape have the phases of the work in them": (
-        shapes.frame,
-        f"""
+      shapes: calls of a shape have the phases of the work in them
         path   phase      calls  gpu_time_ns  {PHASES}
         top    backward   1      47           0   42  0   5  0
         top.0  backward   1      27           0   22  0   5  0
@@ -105,14 +78,17 @@ ANSWERS = {
         top.0  forward    1      10           10  0   0   0  0
         top.1  forward    1      10           10  0   0   0  0
     """,
-    ),
-}
+    )
 
 
-@pytest.mark.parametrize("what", ANSWERS)
-def test_answers_have_times_by_phase(what: str, parsed: Parse) -> None:
-    ask, expected = ANSWERS[what]
-    expect_frame(ask(parsed(TRAINING)))(expected)
+def test_work_outside_modules_has_its_cause_and_phase(parsed: Parse) -> None:
+    expect_frame(outside(parsed(TRAINING)))(f"""
+        cause            kernels  self_ns  {PHASES}         share
+        optimizer        1        30       0  0  0   30  0  0.2439
+        data_loading     1        7        0  0  0   0   7  0.05691
+        backward         1        4        0  4  0   0   0  0.03252
+        outside_modules  1        1        0  0  0   0   1  0.00813
+    """)
 
 
 FORWARD = """

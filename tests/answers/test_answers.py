@@ -6,7 +6,8 @@ import pyarrow as pa
 import pytest
 
 import tracekit
-from tests.golden import Parse, expect_frame
+from tests.answers.golden import check
+from tests.golden import Parse
 from tests.needs import REPORTS
 from tests.trace_lines import report
 from tracekit import answers
@@ -35,28 +36,25 @@ kernel 1  2100  2700  #4  gemm
 kernel 1  2700  2760  #5  gemm
 memcpy 1  2800  2900  #9  50
 """
-#: What is true of each, and the answer.
-ANSWERS = {
-    "time by module is of itself of its subtree and by step": (
-        answers.modules,
-        """
+ON_CPU = """
+range 1  0 100  {"Module": "top", "Inputs": [[1]]}
+op    1 10  50  aten::linear
+op    1 20  40  aten::addmm
+op    1 60  70  aten::relu
+"""
+#: What is true of a trace, the trace, and answers about it.
+TRACES = {
+    "of two steps of a model": f"""{SERVING}
+      modules: time by module is of itself of its subtree and by step
         path   calls  kernels  self_ns  subtree_ns  share   busy_ns  steps  step_mean_ns  step_median_ns  step_p95_ns
         top    2      0        0        1060          0.9138  1010     2      530           530             647
         top.0  2      2        700      700           0.6034  700      2      350           350             575
         top.1  2      3        360      360           0.3103  310      2      180           180             288
-    """,
-    ),
-    "a class is the sum of its modules without counting any work twice": (
-        answers.classes,
-        """
+      classes: a class is the sum of its modules without counting any work twice
         class_name  modules  calls  kernels  self_ns  self_share  subtree_ns  share
         Layer       2        4      5        1060     0.9138      1060          0.9138
         Top         1        2      0        0        0           1060          0.9138
-    """,
-    ),
-    "calls of one shape are one row with the time of a token": (
-        answers.shapes,
-        """
+      shapes: calls of one shape are one row with the time of a token
         path   phase    inputs      calls  gpu_time_ns  gpu_ns_per_token  steps  step_mean_ns  median_ns
         top    forward  [[2, 4]]    1      660          330               1      660           660
         top.0  forward  [[2, 4]]    1      600          300               1      600           600
@@ -64,86 +62,54 @@ ANSWERS = {
         top.1  forward  [[8, 4]]    1      300          37.5              1      300           300
         top.0  forward  [[8, 4]]    1      100          12.5              1      100           100
         top.1  forward  [[2, 4]]    1      60           30                1      60            60
-    """,
-    ),
-    "a kernel has the modules that ran it": (
-        answers.kernels,
-        """
+      kernels: a kernel has the modules that ran it
         name      kind    kernels  gpu_time_ns  share    mean_ns  median_ns  max_ns  modules  module  module_share
         gemm      kernel  4        860          0.7414   215      100        600     2        top.0   0.814
         relu      kernel  1        200          0.1724   200      200        200     1        top.1   1
         [CUDA memcpy Host-to-Device]  memcpy  1  100  0.08621  100  100  100  0  -  -
-    """,
-    ),
-    "module by kernel adds up to all work": (
-        answers.module_kernels,
-        """
+      module_kernels: module by kernel adds up to all work
         path   class_name  name  kernels  gpu_time_ns  share   mean_ns
         top.0  Layer       gemm  2        700          0.6034  350
         top.1  Layer       relu  1        200          0.1724  200
         top.1  Layer       gemm  2        160          0.1379  80
         -      -           [CUDA memcpy Host-to-Device]  1  100  0.08621  100
-    """,
-    ),
-    "idle time lies between the modules before and after it": (
-        answers.gaps,
-        """
+      gaps: idle time lies between the modules before and after it
         device  before  after  gaps  idle_ns  share     longest_ns
         0       top.1   top.0  1     1450     0.5179    1450
         0       top.0   top.1  1     200      0.07143   200
         0       top.1   -      1     40       0.01429   40
-    """,
-    ),
-    "copies have bytes and bandwidth": (
-        answers.copies,
-        """
+      copies: copies have bytes and bandwidth
         kind    copy_kind       path  copies  gpu_time_ns  share    moved_bytes  gb_per_s
         memcpy  Host-to-Device  -     1       100          0.08621  50           0.5
-    """,
-    ),
-    "steps have the time of a token": (
-        answers.steps,
-        """
+      steps: steps have the time of a token
         kind     batch_size  tokens  host_ns  gpu_time_ns  busy_ns  gpu_ns_per_token  kernels  compile_ns  index
         prefill  1           8       1000     400          350      50                3        0           0
         decode   2           2       1000     660          660      330               2        0           1
-    """,
-    ),
-    "phases are steps of one kind and batch size": (
-        answers.phases,
-        """
+      phases: phases are steps of one kind and batch size
         kind     batch_size  steps  tokens  gpu_time_ns  share   gpu_ns_per_token  gpu_median_ns  busy_median_ns  host_median_ns
         decode   2           1      2       660          0.6226  330               660            660             1000
         prefill  1           1      8       400          0.3774  50                400            350             1000
-    """,  # noqa: E501
-    ),
-    "work of a process and device": (
-        answers.processes,
-        """
+      processes: work of a process and device
         report  rank  device  kernels  gpu_time_ns  known   communication_ns  exposed_ns
         -       -     0       6        1160         0.9138  0                 0
-    """,
-    ),
-    "layers that are alike have a pattern and a spread": (
-        answers.layers,
-        """
+      layers: layers that are alike have a pattern and a spread
         pattern  class_name  modules  subtree_ns  share   median_ns  spread  min_ns  max_ns
         top.0…1  Layer       2        1060        0.9138  530        0.6415  360     700
+    """,  # noqa: E501
+    "a run without a gpu has answers too": f"""{ON_CPU}
+      modules:
+        path  kernels  self_ns  busy_ns
+        top   3        50       50
+      kernels:
+        name          kind    gpu_time_ns
+        aten::linear  cpu_op  20
+        aten::addmm   cpu_op  20
+        aten::relu    cpu_op  10
+      gaps:
+        device  before  after  idle_ns
+        -       top     top    10
     """,
-    ),
-}
-
-
-@pytest.mark.parametrize("claim", ANSWERS)
-def test_of_two_steps_of_a_model(parsed: Parse, claim: str) -> None:
-    analysis, rows = ANSWERS[claim]
-    expect_frame(analysis.frame(parsed(SERVING)))(rows)
-
-
-#: What is true of a trace, the trace, and answers about it.
-TRACES = {
-    "a class counts where it stands beside and below itself": (
-        """
+    "a class counts where it stands beside and below itself": """
         range  1   0  50  {"Module": "a", "Class": "Block", "Inputs": [[1]]}
         range  1  10  40  {"Module": "a.b", "Class": "Other", "Inputs": [[1]]}
         range  1  15  35  {"Module": "a.b.c", "Class": "Block", "Inputs": [[1]]}
@@ -152,17 +118,12 @@ TRACES = {
         launch 1  70  80  #2
         kernel 1  40  50  #1
         kernel 1  80  85  #2
-    """,
-        {
-            answers.classes: """
+      classes:
         class_name  modules  self_ns  subtree_ns
         Block       3        15       15
         Other       1        0        10
-    """
-        },
-    ),
-    "modules whose markers tell no class are types by their name": (
-        """
+    """,
+    "modules whose markers tell no class are types by their name": """
         range  1   0  50  {"Module": "top", "Inputs": [[1]]}
         range  1  10  20  {"Module": "top.layers.0", "Inputs": [[1]]}
         launch 1  12  14  #1
@@ -170,18 +131,13 @@ TRACES = {
         launch 1  30  32  #2
         kernel 1  40  50  #1
         kernel 1  80  85  #2
-    """,
-        {
-            answers.classes: """
+      classes:
         class_name  name      modules  self_ns  subtree_ns
         -           layers.*  2        15       15
         -           top       1        0        15
         -           layers    1        0        15
-    """
-        },
-    ),
-    "replays of a captured call count by step and not by call": (
-        """
+    """,
+    "replays of a captured call count by step and not by call": """
         launch 1    1    2  #1 cudaStreamBeginCapture_v10000
         range  1    5   80  {"Module": "top", "Inputs": [[2]]}
         launch 1   10   20  #2
@@ -194,24 +150,17 @@ TRACES = {
         range  1  400  600  execute_context_0(0)_generation_2(2)
         launch 1  410  420  #5 cudaGraphLaunch_v10000
         kernel!6 1 430  490  #5  gemm
-    """,
-        {
-            answers.shapes: """
+      shapes:
         path  phase    inputs  calls  gpu_time_ns  gpu_ns_per_token  steps  step_median_ns  median_ns
         top   capture  [[2]]   1      100          25                2      50              -
-    """,
-            answers.modules: """
+      modules:
         path  calls  self_ns  steps  step_mean_ns
         top   1      100      2      50
-    """,
-            answers.launches: """
+      launches:
         path  launches  launch_ns  gpu_time_ns  replayed_ns  launch_per_gpu
         top   0         0          0            100          -
     """,
-        },
-    ),
-    "work is launch bound if its device was idle when its launch returned": (
-        """
+    "work is launch bound if its device was idle when its launch returned": """
         range  1   0 900  {"Module": "top", "Inputs": [[1]]}
         launch 1  10  30  #1
         kernel 1  40  90  #1   ## the first: nobody knows how long the device had been idle
@@ -219,16 +168,11 @@ TRACES = {
         kernel 1  95 195  #2   ## launched while the first one ran
         launch 1 200 230  #3
         kernel 1 240 250  #3   ## the device waited from 195 to 230, the launch took 10 more
-    """,
-        {
-            answers.launches: """
+      launches:
         path  launches  launch_ns  gpu_time_ns  launch_per_gpu  launch_bound_ns  launch_bound_share  waiting_ns  queue_median_ns
         top   3         70         160          0.4375          60               0.375               35          10
-    """  # noqa: E501
-        },
-    ),
-    "a blocked copy beside another stream waits for what ended and not for what runs on": (
-        """
+    """,  # noqa: E501
+    "a blocked copy beside another stream waits for what ended and not for what runs on": """
         range  1    0 9000  {"Module": "top", "Inputs": [[1]]}
         launch 1   10   30  #1
         kernel 1   40 5000  #1   ## runs on, on a stream of its own
@@ -236,30 +180,20 @@ TRACES = {
         kernel 1   70 2000  #2
         launch 1  100 2500  #3 cudaMemcpy_v3020
         memcpy 1 2010 2400  #3 8
-    """,
-        {
-            answers.launches: """
+      launches:
         path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
         top   3         50         2390        7280         4960             0
-    """
-        },
-    ),
-    "a launch that started several pieces counts once": (
-        """
+    """,
+    "a launch that started several pieces counts once": """
         range  1   0 900  {"Module": "top", "Inputs": [[1]]}
         launch 1  10  30  #1 cudaMemcpyBatchAsync_v12080
         memcpy 1  40  50  #1  8
         memcpy 1  60  70  #1  8
-    """,
-        {
-            answers.launches: """
+      launches:
         path  launches  launch_ns  gpu_time_ns  subtree_launches
         top   1         20         20           1
-    """
-        },
-    ),
-    "devices are idle each for itself": (
-        """
+    """,
+    "devices are idle each for itself": """
         launch   1  0  1  #1
         launch   1  2  3  #2
         launch   1  4  5  #3
@@ -270,16 +204,11 @@ TRACES = {
         kernel:0 1 35 40  #3
         kernel:0 1 45 50  #4
         kernel:0 1 51 60  #5
-    """,
-        {
-            answers.gaps: """
+      gaps:
         device  gaps  idle_ns  share  median_ns  longest_ns
         0       3     21       0.42   5          15
-    """
-        },
-    ),
-    "communication is exposed where nothing computes beside it": (
-        """
+    """,
+    "communication is exposed where nothing computes beside it": """
         launch 1   0   1  #1
         launch 1   2   3  #2
         launch 1   4   5  #3
@@ -288,20 +217,14 @@ TRACES = {
         kernel 1  50  80  #2  gemm
         kernel 1  70  90  #3  relu
         memcpy 1  95 105  #4  8     ## copies hide nothing
-    """,
-        {
-            answers.communication: """
+      communication:
         name                                      kernels  gpu_time_ns  share  exposed_ns  overlapped_ns
         ncclDevKernel_AllReduce_Sum_bf16_RING_LL  1        100          0.625  60          40
-    """,
-            answers.processes: """
+      processes:
         device  kernels  gpu_time_ns  known  communication_ns  exposed_ns
         0       4        160          0      100               60
     """,
-        },
-    ),
-    "phases have the mean, the median and the 95th percentile of their steps": (
-        """
+    "phases have the mean, the median and the 95th percentile of their steps": """
         range  1    0   90  step[DECODE bs=1 toks=1]
         launch 1    1    2  #1
         kernel 1    3   13  #1
@@ -311,37 +234,25 @@ TRACES = {
         range  1  200  270  step[DECODE bs=1 toks=1]
         launch 1  201  202  #3
         kernel 1  203  263  #3
-    """,
-        {
-            answers.phases: """
+      phases:
         kind    steps  tokens  gpu_time_ns  gpu_median_ns  gpu_mean_ns  gpu_p95_ns  busy_median_ns  host_median_ns
         decode  3      3       90           20             30           56          20              80
-    """
-        },
-    ),
-    "what nccl launched is communication by whatever name": (
-        """
+    """,
+    "what nccl launched is communication by whatever name": """
         domain  1   0   -  2 NCCL
         range@2 1   5  20  ncclAllGather
         launch  1  10  12  #1
         kernel  1  30  50  #1  copy_engine
-    """,
-        {
-            answers.communication: """
+      communication:
         name         kernels  exposed_ns
         copy_engine  1        20
-    """
-        },
-    ),
+    """,
 }
 
 
 @pytest.mark.parametrize("claim", TRACES)
 def test_answers_about_a_trace(parsed: Parse, claim: str) -> None:
-    lines, expected = TRACES[claim]
-    dataset = parsed(lines)
-    for analysis, rows in expected.items():
-        expect_frame(analysis.frame(dataset))(rows)
+    check(parsed, TRACES[claim])
 
 
 GEMMS = "".join(f"launch 1 {at}00 {at}50 #{at}\nkernel 1 {at}000 {at + 1}000 #{at} gemm\n" for at in range(1, 11))
@@ -352,18 +263,20 @@ def test_a_copy_that_blocks_behind_queued_kernels_waits_for_them_and_not_they_fo
     parsed: Parse, begins: int, gap: int
 ) -> None:
     """Such as .item(): the call returns after its work, most of its time is not spent on launching."""
-    dataset = parsed(f"""
+    check(
+        parsed,
+        f"""
         range  1     0 20000  {{"Module": "top", "Inputs": [[1]]}}
         {GEMMS}
         range  1  1190 19000  {{"Module": "top.item", "Inputs": [[1]]}}
         launch 1  1200 12000  #11 cudaMemcpyAsync_v3020
         memcpy 1  {begins} {begins + 20}  #11 8
-    """)
-    expect_frame(answers.launches.frame(dataset))(f"""
+      launches:
         path      launches  launch_ns  blocked_ns     gpu_time_ns  launch_bound_ns  waiting_ns
         top       10        500        0              10000        1000             0
         top.item  1         {gap}      {10800 - gap}  20           0                0
-    """)
+    """,
+    )
 
 
 def test_gaps_of_a_subtree_are_refused(parsed: Parse) -> None:
@@ -371,7 +284,7 @@ def test_gaps_of_a_subtree_are_refused(parsed: Parse) -> None:
         answers.gaps.frame(parsed(SERVING).subtree("top"))
 
 
-@pytest.mark.parametrize("lines", ["", "op 1 0 10 aten::x", "range 1 0 9 {'Module': 'top'}"])
+@pytest.mark.parametrize("lines", ["", ON_CPU, "range 1 0 9 {'Module': 'top'}"])
 def test_a_dataset_with_next_to_nothing_has_answers_with_the_same_columns(
     parsed: Parse, tmp_path: Path, lines: str
 ) -> None:
@@ -379,31 +292,6 @@ def test_a_dataset_with_next_to_nothing_has_answers_with_the_same_columns(
     full = tracekit.parse(report(tmp_path / "full.sqlite", SERVING))
     for analysis in answers.ANALYSES:
         assert list(analysis.frame(bare).columns) == list(analysis.frame(full).columns)
-
-
-def test_a_run_without_a_gpu_has_answers_too(parsed: Parse) -> None:
-    dataset = parsed("""
-        range 1  0 100  {"Module": "top", "Inputs": [[1]]}
-        op    1 10  50  aten::linear
-        op    1 20  40  aten::addmm
-        op    1 60  70  aten::relu
-    """)
-    for analysis in answers.ANALYSES:
-        analysis.frame(dataset)
-    expect_frame(answers.modules.frame(dataset))("""
-        path  kernels  self_ns  busy_ns
-        top   3        50       50
-    """)
-    expect_frame(answers.kernels.frame(dataset))("""
-        name          kind    gpu_time_ns
-        aten::linear  cpu_op  20
-        aten::addmm   cpu_op  20
-        aten::relu    cpu_op  10
-    """)
-    expect_frame(answers.gaps.frame(dataset))("""
-        device  before  after  idle_ns
-        -       top     top    10
-    """)
 
 
 @pytest.mark.traces
