@@ -1,17 +1,16 @@
 """Which rank is slow, against simulated jobs in which that is known, and which are run again without it."""
 
-from io import StringIO
 from pathlib import Path
 from random import Random
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from tests.joined import joined_here
 from tests.simulator import timelines
 from tests.simulator.timelines import Machine, Op, Run
 from tests.trace_lines import report
+from tests.views.printing import printed
 from tracekit.answers import ranks
 from tracekit.dataset.opening import Dataset, load
 from tracekit.steptime import budget, findings, own_times
@@ -127,10 +126,8 @@ def test_the_summary_of_many_reports_names_the_slow_rank_and_aligns_no_clocks(
     monkeypatch.setattr(budget, "ranks_of", None)
     answer = summary.as_json(load(dataset.folder))
     found = answer["findings"]
-    console = Console(width=200, record=True, file=StringIO())
-    console.print(summary.as_text(load(dataset.folder), 200))
     assert answer["findings_of"] == "rank 5"
-    assert "of the step of rank 5)" in console.export_text()
+    assert "of the step of rank 5)" in printed(summary.as_text(load(dataset.folder), 200), 200)
     assert [(one["module"], one["saving_ns"], one["advice"]) for one in found if one["family"] == "straggler"] == [
         (one.module, one.saving_ns, one.advice) for one in expected
     ]

@@ -1,17 +1,16 @@
 """The tree of modules: what is alike shares a line, and nothing is lost or counted twice."""
 
-import io
 import json
 from collections import Counter
 
 import pytest
 from hypothesis import given, settings, strategies as st
-from rich.console import Console
 
 import tracekit
 from tests.command import command
 from tests.golden import Parse
 from tests.trace_lines import report
+from tests.views.printing import printed
 from tracekit.aggregates.subtrees import Folding, hierarchy, patterns
 from tracekit.answers import modules as modules_by_time, tree as module_tree
 from tracekit.dataset.opening import Dataset
@@ -138,11 +137,7 @@ def test_a_line_of_layers_names_what_they_share_once(first: str, last: str, labe
 
 
 def text(dataset: Dataset, width: int = 100) -> str:
-    out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(
-        tree.as_text(module_tree.columns(dataset), nouns(dataset), width)
-    )
-    return out.getvalue()
+    return printed(tree.as_text(module_tree.columns(dataset), nouns(dataset), width), width)
 
 
 @pytest.mark.parametrize(

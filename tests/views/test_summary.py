@@ -1,16 +1,15 @@
 """The summary that ``tracekit parse`` prints."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
-from rich.console import Console
 
 import tracekit
 from tests.command import ROOT
 from tests.trace_lines import report
+from tests.views.printing import printed
 from tracekit.answers import phases, steps, tree as module_tree
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import Pattern
@@ -18,17 +17,15 @@ from tracekit.steptime import budget
 from tracekit.views import budget as budget_view, summary
 
 
-def printed(dataset: Dataset, width: int) -> list[str]:
-    console = Console(width=width, file=io.StringIO(), highlight=False)
-    console.print(summary.as_text(dataset, width), crop=False)
-    return console.file.getvalue().splitlines()
+def lines_of(dataset: Dataset, width: int) -> list[str]:
+    return printed(summary.as_text(dataset, width), width).splitlines()
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_summary_shows_the_tree_without_breaking_a_line(tmp_path: Path, width: int) -> None:
     """Names, indented, on one line each; those without room are cut, and a command shows all."""
     dataset = tracekit.parse(ROOT / "data" / "llama_eager.sqlite", tmp_path / "a folder")
-    lines = printed(dataset, width)
+    lines = lines_of(dataset, width)
     begin, end = lines.index("GPU time by module"), next(at for at, line in enumerate(lines) if "show tree" in line)
     tree = [line.rstrip() for line in lines[begin + 4 : end] if line.strip()]
     assert len(tree) == min(len(module_tree.frame(dataset)), 14)
@@ -41,7 +38,7 @@ def test_the_summary_shows_the_tree_without_breaking_a_line(tmp_path: Path, widt
 @pytest.mark.parametrize("width", [60, 200])
 def test_the_summary_of_several_ranks_keeps_to_the_width(tmp_path: Path, width: int) -> None:
     reports = sorted((ROOT / "data" / "llama_ranks").glob("*.sqlite"))
-    lines = printed(tracekit.parse(reports, tmp_path / "run"), width)
+    lines = lines_of(tracekit.parse(reports, tmp_path / "run"), width)
     assert "GPU time by process" in [line.strip() for line in lines]
     assert [line.split()[0] for line in lines if line.startswith(" rank") and "%" in line] == [
         f"rank{rank}" for rank in range(4)
@@ -73,7 +70,7 @@ def test_compilation_is_named_once_and_left_out_of_the_times_of_steps(tmp_path: 
         kernel 1 170 180 #2 autotuned
     """
     dataset = tracekit.parse(report(tmp_path / "report.sqlite", lines))
-    text = "\n".join(printed(dataset, 120))
+    text = "\n".join(lines_of(dataset, 120))
     assert "\n400 ns of this recording were compilation: left out of the times of steps and modules\n" in text
     assert text.count("record after the first calls of each input shape") == 1
     assert [step["median_host_ns"] for step in summary.steps_by_kind(dataset)] == [500]
@@ -100,7 +97,7 @@ def test_a_kind_stays_by_its_share_of_the_median_step_or_of_all_and_the_bar_has_
     tmp_path: Path, width: int
 ) -> None:
     dataset = tracekit.parse(report(tmp_path / "report.sqlite", SLOW_FIRST))
-    lines = printed(dataset, width)
+    lines = lines_of(dataset, width)
     (title,) = [at for at, line in enumerate(lines) if line.startswith("Wall clock per step (mean), ")]
     bar = lines[title + 1]
     assert len(bar) == min(width, 80) == len(bar.strip())
@@ -122,7 +119,7 @@ def test_what_a_cpu_runs_to_compile_is_in_no_share(tmp_path: Path) -> None:
         op    1 950 970 aten::sum
     """
     dataset = tracekit.parse(report(tmp_path / "report.sqlite", lines))
-    text = "\n".join(printed(dataset, 120))
+    text = "\n".join(lines_of(dataset, 120))
     assert "2 operators (80 ns on the CPU)" in text
     assert text.count("compilation") == 2  # how long, and what to do about it
     assert "370 ns" not in text
