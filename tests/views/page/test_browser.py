@@ -11,7 +11,6 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 import tracekit
-from tests.aggregates.test_phase_times import TRAINING
 from tests.command import ROOT
 from tests.sqlite import writing
 from tests.trace_lines import report
@@ -39,12 +38,6 @@ def browser() -> Iterator[Browser]:
         started.close()
 
 
-@pytest.fixture(scope="module")
-def llama(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    source = ROOT / "data" / "small_llama.sqlite"
-    return tracekit.parse(source, tmp_path_factory.mktemp("llama") / "small_llama.tracekit")
-
-
 @pytest.fixture
 def look(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Looking]]:
     opened: list[Looking] = []
@@ -60,6 +53,11 @@ def look(browser: Browser, tmp_path: Path) -> Iterator[Callable[..., Looking]]:
         one.context.close()
         assert one.messages == []
         assert one.requests == [one.path.as_uri()]
+
+
+@pytest.fixture
+def shown(look, llama) -> Page:
+    return look(page(llama)).page
 
 
 def cell(shown: Page, name: str) -> Any:
@@ -78,8 +76,7 @@ def test_a_device_that_waits_for_the_first_launch_of_a_step_is_idle(look, parsed
     assert "Device idle 80.0 % 320 ns of a step; between work 10 ns in 1 gap, longest 10 ns" in said
 
 
-def test_a_click_looks_into_a_module_everywhere_and_a_crumb_goes_back(look, llama) -> None:
-    shown = look(page(llama)).page
+def test_a_click_looks_into_a_module_everywhere_and_a_crumb_goes_back(shown) -> None:
     assert shown.locator("h1").inner_text() == "small_llama"
     assert "5.92 ms" in shown.locator("#tiles").inner_text()
     cell(shown, "mlp").click()
@@ -96,8 +93,7 @@ def test_a_click_looks_into_a_module_everywhere_and_a_crumb_goes_back(look, llam
     assert rows.count() == 14
 
 
-def test_the_keyboard_alone_reaches_everything(look, llama) -> None:
-    shown = look(page(llama)).page
+def test_the_keyboard_alone_reaches_everything(shown) -> None:
     focused = "document.activeElement.textContent"
     shown.locator("#icicle [tabindex='0']").focus()
     for key, expected in [("ArrowDown", "LlamaForCausalLM"), ("ArrowDown", "model"), ("ArrowUp", "LlamaForCausalLM")]:
@@ -125,8 +121,7 @@ def test_the_keyboard_alone_reaches_everything(look, llama) -> None:
     assert shown.locator("#crumbs li").count() > 3
 
 
-def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_modules(look, llama) -> None:
-    shown = look(page(llama)).page
+def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_modules(shown) -> None:
     head = shown.locator("#modules-table th[data-column=self_ns]")
     column = shown.locator("#modules-table tbody td:nth-child(2)")
     assert head.get_attribute("aria-sort") == "descending"
@@ -147,8 +142,10 @@ def test_tables_sort_by_any_column_and_search_finds_classes_paths_and_single_mod
 PIXELS = "document.querySelector('#canvas').toDataURL()"
 
 
-def wait_for_drawing(shown: Page, before: str) -> None:
-    """Waits until the timeline looks otherwise than before."""
+def redrawn(shown: Page, act: Callable[[], object]) -> None:
+    """Does something, and waits until the timeline looks otherwise than before."""
+    before = shown.evaluate(PIXELS)
+    act()
     wait_until(lambda: shown.evaluate(PIXELS) != before)
 
 
@@ -159,15 +156,12 @@ def timeline_of(shown: Page) -> tuple[float, float, float]:
     return box["x"], box["y"], box["y"] + box["height"]
 
 
-def test_the_timeline_tells_and_chooses_what_is_under_the_pointer(look, llama) -> None:
-    shown = look(page(llama)).page
+def test_the_timeline_tells_and_chooses_what_is_under_the_pointer(shown) -> None:
     left, _, bottom = timeline_of(shown)
     # The host runs so far ahead that only the work of the device is in view.
     summary = shown.locator("#timeline-summary")
     assert summary.inner_text().endswith("The host ran 2.72 ms ahead: Fit shows its calls, too.")
-    before = shown.evaluate(PIXELS)
-    shown.locator("#zoom-all").click()
-    wait_for_drawing(shown, before)
+    redrawn(shown, shown.locator("#zoom-all").click)
     shown.mouse.move(left + 1100, bottom - 25)
     assert "LlamaForCausalLM.model.layers" in shown.locator("#tip").inner_text()
     shown.mouse.click(left + 1100, bottom - 25)
@@ -179,8 +173,14 @@ def test_the_timeline_tells_and_chooses_what_is_under_the_pointer(look, llama) -
     assert "500 kernels" in shown.locator("#timeline-summary").inner_text()
 
 
-def test_the_timeline_zooms_and_moves(look, llama) -> None:
-    shown = look(page(llama)).page
+def test_the_timeline_zooms_and_moves_and_tells_who_launched_a_kernel(shown) -> None:
+    assert "calls on 1 thread of the host" in shown.locator("#timeline-summary").inner_text()
+    shown.locator("#canvas").focus()
+    redrawn(shown, lambda: shown.keyboard.press("ArrowRight"))
+    assert "launched by cudaLaunchKernel" in shown.locator("#timeline-piece").inner_text()
+    cell(shown, "mlp").click()
+    shown.wait_for_timeout(50)
+    redrawn(shown, shown.locator("#zoom-node").click)
     left, top, _ = timeline_of(shown)
 
     def wheel() -> None:
@@ -196,24 +196,7 @@ def test_the_timeline_zooms_and_moves(look, llama) -> None:
 
     keys = [lambda key=key: shown.locator("#canvas").press(key) for key in "wds0"]
     for move in (shown.locator("#zoom-in").click, wheel, drag, *keys):
-        before = shown.evaluate(PIXELS)
-        move()
-        wait_for_drawing(shown, before)
-
-
-def test_the_timeline_tells_who_launched_a_kernel_and_zooms_to_a_module(look, llama) -> None:
-    shown = look(page(llama)).page
-    assert "calls on 1 thread of the host" in shown.locator("#timeline-summary").inner_text()
-    shown.locator("#canvas").focus()
-    before = shown.evaluate(PIXELS)
-    shown.keyboard.press("ArrowRight")
-    wait_for_drawing(shown, before)
-    assert "launched by cudaLaunchKernel" in shown.locator("#timeline-piece").inner_text()
-    cell(shown, "mlp").click()
-    shown.wait_for_timeout(50)
-    before = shown.evaluate(PIXELS)
-    shown.locator("#zoom-node").click()
-    wait_for_drawing(shown, before)
+        redrawn(shown, move)
 
 
 def test_names_with_markup_in_them_are_text(look, tmp_path: Path) -> None:
@@ -271,8 +254,7 @@ def test_what_changed_is_told_in_words_and_opened_for_its_kernels(look, llama, t
     assert not any("--worse" in tone for tone in shown.evaluate(boxes))
 
 
-def test_a_search_stands_out_and_tells_the_share_of_all_matches(look, llama) -> None:
-    shown = look(page(llama)).page
+def test_a_search_stands_out_and_tells_the_share_of_all_matches(shown) -> None:
     shown.locator("#search-modules").fill("mlp")
     assert shown.locator("#matches").inner_text() == "12 matches: 62.0 %, 3.67 ms"
     assert "faded" not in (cell(shown, "mlp").get_attribute("class") or "")
@@ -284,8 +266,14 @@ def test_a_search_stands_out_and_tells_the_share_of_all_matches(look, llama) -> 
     assert shown.locator("#matches").inner_text() == "no matches"
 
 
-def test_the_hierarchy_is_shown_from_kernels_and_types_up(look, llama) -> None:
-    shown = look(page(llama)).page
+def test_the_hierarchy_is_shown_by_time_and_from_kernels_and_types_up(shown) -> None:
+    names = "[...document.querySelectorAll('#icicle [aria-level=\"6\"] .name')].map((name) => name.textContent)"
+    in_order = shown.evaluate(names)
+    shown.locator("#order").select_option("time")
+    by_time = shown.evaluate(names)
+    assert sorted(in_order) == sorted(by_time)
+    assert by_time[0] == "mlp"
+    shown.locator("#order").select_option(index=0)
     cells = shown.locator("#icicle [role=treeitem]")
     shown.locator("#root").select_option("kernels")
     assert cells.nth(1).inner_text().startswith("gate_up_proj_kernel")
@@ -302,16 +290,6 @@ def test_the_hierarchy_is_shown_from_kernels_and_types_up(look, llama) -> None:
     assert shown.locator("#root").input_value() == "classes"
     shown.locator("#root").select_option("modules")
     assert cells.first.inner_text().startswith("All GPU time")
-
-
-def test_siblings_are_sorted_by_time(look, llama) -> None:
-    shown = look(page(llama)).page
-    names = "[...document.querySelectorAll('#icicle [aria-level=\"6\"] .name')].map((name) => name.textContent)"
-    in_order = shown.evaluate(names)
-    shown.locator("#order").select_option("time")
-    by_time = shown.evaluate(names)
-    assert sorted(in_order) == sorted(by_time)
-    assert by_time[0] == "mlp"
 
 
 def test_an_address_shows_the_same_again(look, llama, training) -> None:
@@ -340,10 +318,8 @@ def test_an_address_shows_the_same_again(look, llama, training) -> None:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_axe_finds_nothing_that_keeps_somebody_out(look, llama, tmp_path: Path, width: int, scheme: str) -> None:
-    lines = "range 1 0 50 {'Module': 'LlamaForCausalLM'}\nlaunch 1 2 3 #1\nkernel 1 4 9 #1 gemm\n"
-    before = tracekit.parse(report(tmp_path / "before.sqlite", lines))
-    shown = look(page(llama, before), color_scheme=scheme, viewport={"width": width, "height": 900}).page
+def test_axe_finds_nothing_that_keeps_somebody_out(look, llama, tiny, width: int, scheme: str) -> None:
+    shown = look(page(llama, tiny), color_scheme=scheme, viewport={"width": width, "height": 900}).page
     assert errors_of(shown) == []
     shown.locator("#icicle [role=treeitem]", has_text="self_attn").first.click()
     shown.locator("#timeline summary").click()
@@ -367,22 +343,16 @@ def test_in_a_notebooks_frame_it_is_searched_and_its_links_stay_inside(browser: 
     notebook.close()
 
 
-def test_numbers_read_as_in_the_terminal_but_for_ties(look, llama) -> None:
-    shown = look(page(llama)).page
+def test_numbers_read_as_in_the_terminal_but_for_ties(shown) -> None:
     rng = np.random.default_rng(6)
     times = [0, 1, 999, 1000, 12_350, 999_499, 999_500, 999_999, 10**12, 123.25, 0.5]
     times += [int(one) for one in 10 ** rng.uniform(0, 13, 500)]
     shares = [0, 1, -0.0001, -0.1234, 0.0005, 0.00049, 0.9995, 0.99951, 0.1236]
     shares += rng.uniform(0, 1, 300).tolist()
-    values = {"about": {"title": "t"}, "times": times, "shares": shares}
-    texts = formatted(shown, values)
-    assert texts == [[duration(one) for one in times], [percent(one) for one in shares]]
-
-
-def formatted(shown: Page, values: dict[str, Any]) -> Any:
     source = (ROOT / "tracekit" / "views" / "page" / "assets" / "formatting.js").read_text("utf-8")
     call = "[values.times.map(duration), values.shares.map(percent)]"
-    return shown.evaluate(f"(values) => {{ {source}\n return {call}; }}", values)
+    texts = shown.evaluate(f"(values) => {{ {source}\n return {call}; }}", {"times": times, "shares": shares})
+    assert texts == [[duration(one) for one in times], [percent(one) for one in shares]]
 
 
 LEFT_OUT = {
@@ -400,9 +370,7 @@ def test_a_page_of_little_says_what_is_missing(look, tmp_path: Path, name: str) 
     assert errors_of(shown) == []
     text = shown.locator("main").inner_text()
     assert ("CPU time" if name == "operators" else "GPU time") in text
-    assert "null" not in text
-    assert "undefined" not in text
-    assert "NaN" not in text
+    assert not any(word in text for word in ("null", "undefined", "NaN"))
     if name in ("nothing", "modules without work"):
         assert "No GPU work was recorded." in text
         assert "all work is attributed" not in text
@@ -452,11 +420,6 @@ def test_boxes_of_the_icicle_that_touch_can_be_told_apart(look, llama, scheme: s
     pairs = list(neighbours(boxes))
     assert len(pairs) >= len(boxes)
     assert min(apart[pair] for pair in pairs) >= PLAIN
-
-
-@pytest.fixture(scope="module")
-def training(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    return tracekit.parse(report(tmp_path_factory.mktemp("training") / "training.sqlite", TRAINING))
 
 
 def test_one_phase_of_a_training_is_shown_in_all_parts(look, training) -> None:
