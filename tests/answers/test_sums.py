@@ -10,7 +10,7 @@ import tracekit
 from tests.aggregates.test_phase_times import TRAINING
 from tests.answers.test_plain_ranges import MARKED, training
 from tests.command import ROOT
-from tests.comparison.test_difference_phases import numbered
+from tests.comparison.test_difference_phases import NUMBERED, trained
 from tests.needs import TRACES
 from tests.simulator.compiled import Features, program
 from tests.trace_lines import report
@@ -136,7 +136,7 @@ def test_sums_of_small_programs(tmp_path: Path, lines: str, by: str) -> None:
 
 
 def test_sums_of_backward_work_without_a_call(tmp_path: Path) -> None:
-    dataset = numbered(tmp_path, "a", 200)
+    dataset = trained(tmp_path, "a", 100, 200, NUMBERED)
     assert (dataset.kernels(["method"]).method == "backward").any()
     check(dataset, tmp_path)
 

@@ -12,32 +12,43 @@ from tracekit.aggregates.phase_times import PHASES
 from tracekit.comparison.difference import Options, compare
 from tracekit.dataset.opening import Dataset
 
+Ranges = tuple[tuple[int, int, int, str], ...]
 CHANGES = [f"{phase}_change_ns" for phase in PHASES]
 
 
-def trained(folder: Path, name: str, forward: int, backward: int, optimizer: int = 30, steps: int = 6) -> Dataset:
-    return tracekit.parse(training(folder, name, forward, backward, optimizer, steps))
+FORWARD = (
+    (1, 0, 3_000, '{"Module": "top", "Class": "Net", "Inputs": [[2]]}'),
+    (1, 100, 900, '{"Module": "top.0", "Class": "Layer", "Inputs": [[2]]}'),
+    (1, 8_100, 8_900, "Optimizer.step#SGD.step"),
+)
+#: How backward work says whose it is: by the module, or by the number of the operator whose gradient it works out.
+MARKED = (
+    (2, 4_000, 8_000, '{"Module": "top", "Class": "Net", "Phase": "backward"}'),
+    (2, 5_000, 6_000, '{"Module": "top.0", "Class": "Layer", "Phase": "backward"}'),
+)
+NUMBERED = (
+    (1, 150, 400, "aten::mm, seq = NUMBER"),
+    (2, 5_000, 6_000, "autograd::engine::evaluate_function: MmBackward0, seq = NUMBER"),
+)
 
 
-def training(folder: Path, name: str, forward: int, backward: int, optimizer: int = 30, steps: int = 6) -> Path:
+def training(folder: Path, name: str, forward: int, backward: int, *, steps: int = 6, by: Ranges = MARKED) -> Path:
     """Steps of a training; each phase of the layer takes so long, by turns a little longer."""
     lines = []
     for step in range(steps):
         start, number = step * 10_000, step * 3 + 1
-        ranges = (
-            (1, 0, 3_000, '{"Module": "top", "Class": "Net", "Inputs": [[2]]}'),
-            (1, 100, 900, '{"Module": "top.0", "Class": "Layer", "Inputs": [[2]]}'),
-            (2, 4_000, 8_000, '{"Module": "top", "Class": "Net", "Phase": "backward"}'),
-            (2, 5_000, 6_000, '{"Module": "top.0", "Class": "Layer", "Phase": "backward"}'),
-            (1, 8_100, 8_900, "Optimizer.step#SGD.step"),
-        )
-        lines += [f"range {thread} {start + begin} {start + end} {text}" for thread, begin, end, text in ranges]
-        work = ((1, 200, forward, "gemm"), (2, 5_200, backward, "gemm_backward"), (1, 8_200, optimizer, "sgd"))
+        for thread, begin, end, text in FORWARD + by:
+            lines.append(f"range {thread} {start + begin} {start + end} {text.replace('NUMBER', str(step))}")
+        work = ((1, 200, forward, "gemm"), (2, 5_200, backward, "gemm_backward"), (1, 8_200, 30, "sgd"))
         for at, (thread, begin, time, kernel) in enumerate(work):
             lines.append(f"launch {thread} {start + begin} {start + begin + 1} #{number + at}")
             end = start + begin + 2 + time + step % 2
             lines.append(f"kernel 1 {start + begin + 2} {end} #{number + at} {kernel}")
     return report(folder / f"{name}.sqlite", "\n".join(lines))
+
+
+def trained(folder: Path, name: str, forward: int, backward: int, by: Ranges = MARKED) -> Dataset:
+    return tracekit.parse(training(folder, name, forward, backward, by=by))
 
 
 def diff(before: Dataset, after: Dataset, *args: str) -> tuple[int, list[str]]:
@@ -62,26 +73,16 @@ def test_what_is_slower_in_one_phase_says_so(tmp_path: Path) -> None:
     """)
 
 
-def test_the_command_shows_the_phases_that_changed(tmp_path: Path) -> None:
-    before, after = trained(tmp_path, "a", 100, 200), trained(tmp_path, "b", 100, 260)
-    _, lines = diff(before, after)
-    assert [line.split(" ")[:2] for line in lines[3:-1]] == [
-        ["train", "332"],
-        ["in", "backward"],
-        ["top.0", "backward"],
-        ["gemm_backward", "200"],
-        ["top", "backward"],
-    ]
-    _, lines = diff(before, after, "--ignore-shapes")
-    assert [line.split(" ")[:2] for line in lines[3:-1]] == [
-        ["train", "332"],
-        ["in", "backward"],
-        ["top.0", "301"],
-        ["in", "backward"],
-        ["gemm_backward", "200"],
-        ["top", "by"],
-        ["in", "backward"],
-    ]
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ((), "train 332|in backward|top.0 backward|gemm_backward 200|top backward"),
+        (("--ignore-shapes",), "train 332|in backward|top.0 301|in backward|gemm_backward 200|top by|in backward"),
+    ],
+)
+def test_the_command_shows_the_phases_that_changed(tmp_path: Path, options: tuple[str, ...], shown: str) -> None:
+    _, lines = diff(trained(tmp_path, "a", 100, 200), trained(tmp_path, "b", 100, 260), *options)
+    assert [" ".join(line.split()[:2]) for line in lines[3:-1]] == shown.split("|")
 
 
 def test_changes_of_phases_that_cancel_each_other_out_are_shown_and_fail_nothing(tmp_path: Path) -> None:
@@ -115,44 +116,27 @@ def test_times_of_a_phase_in_all_steps_are_those_of_its_work(tmp_path: Path, pha
     assert rows["before_ns"].tolist() == [work.median()]
 
 
-def numbered(folder: Path, name: str, backward: int) -> Dataset:
-    lines = []
-    for step in range(6):
-        start, number, seq = step * 10_000, step * 3 + 1, step * 2
-        ranges = (
-            (1, 0, 3_000, '{"Module": "top", "Inputs": [[2]]}'),
-            (1, 100, 900, '{"Module": "top.0", "Inputs": [[2]]}'),
-            (1, 150, 400, f"aten::mm, seq = {seq}"),
-            (2, 5_000, 6_000, f"autograd::engine::evaluate_function: MmBackward0, seq = {seq}"),
-            (1, 8_100, 8_900, "Optimizer.step#SGD.step"),
-        )
-        lines += [f"range {thread} {start + begin} {start + end} {text}" for thread, begin, end, text in ranges]
-        for at, (thread, begin, time) in enumerate(((1, 200, 100), (2, 5_200, backward), (1, 8_200, 30))):
-            lines.append(f"launch {thread} {start + begin} {start + begin + 1} #{number + at}")
-            lines.append(f"kernel 1 {start + begin + 2} {start + begin + 2 + time} #{number + at} kernel{at}")
-    return tracekit.parse(report(folder / f"{name}.sqlite", "\n".join(lines)))
-
-
 @pytest.mark.parametrize("shapes", [True, False])
 def test_backward_work_without_a_call_counts_for_its_module_and_those_above(tmp_path: Path, shapes: bool) -> None:
-    found = compare(numbered(tmp_path, "a", 200), numbered(tmp_path, "b", 260), Options(shapes=shapes))
+    sides = [trained(tmp_path, name, 100, time, NUMBERED) for name, time in (("a", 200), ("b", 260))]
+    found = compare(*sides, Options(shapes=shapes))
     rows = found.rows[["what", "path", "shapes", "status", "before_ns", "after_ns", "own_change_ns"]]
     expected = {
         True: """
         what     path         shapes  status  before_ns  after_ns  own_change_ns
-        step     train        -       slower  330        390       0
-        module   top          -       slower  200        260       0
-        module   top.0        -       slower  200        260       60
-        unknown  (no module)  -       same    30         30        0
-        module   top          [[2]]   same    100        100       0
-        module   top.0        [[2]]   same    100        100       0
+        step     train        -       slower  331.5      391.5     0
+        module   top          -       slower  200.5      260.5     0
+        module   top.0        -       slower  200.5      260.5     60
+        unknown  (no module)  -       same    30.5       30.5      0
+        module   top          [[2]]   same    100.5      100.5     0
+        module   top.0        [[2]]   same    100.5      100.5     0
         """,
         False: """
         what     path         shapes  status  before_ns  after_ns  own_change_ns
-        step     train        -       slower  330        390       0
-        module   top          -       slower  300        360       0
-        module   top.0        -       slower  300        360       60
-        unknown  (no module)  -       same    30         30        0
+        step     train        -       slower  331.5      391.5     0
+        module   top          -       slower  301        361       0
+        module   top.0        -       slower  301        361       60
+        unknown  (no module)  -       same    30.5       30.5      0
         """,
     }
     expect_frame(rows)(expected[shapes])
