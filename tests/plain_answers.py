@@ -22,7 +22,10 @@ class Plain:
         )
         self.path = {None: None} | {row["module_id"]: row["path"] for row in self.modules}
         self.class_of = {None: None} | {row["module_id"]: row["class_name"] for row in self.modules}
-        self.whole = sum(row["dur_ns"] for row in self.kernels)
+        self.own: dict[int | None, list[Row]] = {number: [] for number in self.path}
+        for row in self.kernels:
+            self.own[row["module_id"]].append(row)
+        self.whole = total(self.kernels)
 
     def below(self, module: Row) -> list[Row]:
         return [row for row in self.kernels if inside(row["module_id"], module)]
@@ -101,7 +104,7 @@ def modules(plain: Plain) -> Iterable[Row]:
         within[call["parent_call_id"]] += call["end_ns"] - call["start_ns"]
     host = [(row, max(0, row["end_ns"] - row["start_ns"] - within[row["call_id"]])) for row in plain.calls]
     for module in plain.modules:
-        own = [row for row in plain.kernels if row["module_id"] == module["module_id"]]
+        own = plain.own[module["module_id"]]
         below = plain.below(module)
         steps = plain.steps_with(below).values()
         yield {
@@ -217,25 +220,18 @@ def of_graph(row: Row) -> bool:
 
 
 def launches(plain: Plain) -> Iterable[Row]:
-    waits = _waits(plain)
-    owned = {
-        module["module_id"]: _launch_sums(
-            [row for row in plain.kernels if row["module_id"] == module["module_id"]], waits
-        )
-        for module in plain.modules
+    waits = {
+        row["kernel_id"]: _found(row, [other for other in rows if other is not row])
+        for rows in plain.by_device(plain.kernels)
+        for row in rows
     }
-    nobody = [row for row in plain.kernels if row["module_id"] is None]
-    for module in plain.modules:
-        below = [owned[other] for other in owned if inside(other, module)]
-        yield {
-            "path": module["path"],
-            "class_name": module["class_name"],
-            **owned[module["module_id"]],
-            **_included(below),
-        }
-    rest = _launch_sums(nobody, waits)
-    if rest["launches"] or any(map(of_graph, nobody)):
-        yield {"path": None, "class_name": None, **rest, **_included([rest])}
+    sums = {number: _launch_sums(rows, waits) for number, rows in plain.own.items()}
+    for module in [None, *plain.modules]:
+        number = module and module["module_id"]
+        if module is not None or sums[None]["launches"] or any(map(of_graph, plain.own[None])):
+            below = [sums[other] for other in sums if (inside(other, module) if module else other is None)]
+            named = {"path": plain.path[number], "class_name": plain.class_of[number]}
+            yield named | sums[number] | _included(below)
 
 
 def _included(rows: list[Row]) -> Row:
@@ -245,16 +241,8 @@ def _included(rows: list[Row]) -> Row:
     return found | {"subtree_launch_bound_share": ratio(bound, time)}
 
 
-def _waits(plain: Plain) -> dict[int, tuple[int | None, int]]:
-    """For how long the device had waited for each launch, None if it was not launch-bound, and how long it blocked."""
-    return {
-        row["kernel_id"]: _found(row, [other for other in rows if other is not row])
-        for rows in plain.by_device(plain.kernels)
-        for row in rows
-    }
-
-
 def _found(row: Row, others: list[Row]) -> tuple[int | None, int]:
+    """For how long the device had waited for a launch, None if it was not launch-bound, and how long it blocked."""
     start, begun, returned = (row[name] for name in ("start_ns", "launch_start_ns", "launch_end_ns"))
     if returned is None:
         return (None, 0)

@@ -106,16 +106,18 @@ def test_no_rank_is_named_wrongly_whatever_shares_a_stream_starts_late_or_is_los
     assert named > 300
 
 
-def test_the_part_of_one_module_has_its_rows(tmp_path: Path) -> None:
-    dataset = dataset_of(simulated(Job(seed=1, steps=12, slow={2: 300_000})), tmp_path)
-    whole, part = stragglers.frame(dataset), stragglers.frame(dataset.subtree("net.sync"))
+def test_clocks_are_told_by_report_and_the_part_of_one_module_has_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = simulated(Job(seed=1, steps=12, slow={2: 300_000}))
+    dataset = dataset_of(run, tmp_path)
+    whole = stragglers.frame(dataset)
+    monkeypatch.delattr("tracekit.ranks.meetings.aligned")  # once for all questions
+    part = stragglers.frame(dataset.subtree("net.sync"))
     chosen = whole[whole["path"] == "net.sync"].reset_index(drop=True).drop(columns="share")
+    assert len(part)
     assert part.drop(columns="share").equals(chosen)
-
-
-def test_clocks_are_told_by_report(tmp_path: Path) -> None:
-    run = simulated(Job(seed=1, steps=12))
-    answer = clocks.frame(dataset_of(run, tmp_path))
+    answer = clocks.frame(dataset)
     assert answer["reference"].tolist() == ["rank0"] * 4
     assert answer["why"].isna().all()
     # Times of reports count from the start of the session, which the lines give as they are.
@@ -146,14 +148,6 @@ def test_stragglers_say_why_clocks_cannot_be_aligned(tmp_path: Path) -> None:
     dataset = dataset_of(simulated(Job(seed=2, steps=20, jitter=0.0)), tmp_path)
     assert stragglers.frame(dataset).empty
     assert SEVERAL_WAYS in str(nothing("stragglers", {}, dataset))
-
-
-def test_clocks_are_aligned_once_for_all_questions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = dataset_of(simulated(Job(seed=1, steps=12)), tmp_path)
-    stragglers.frame(dataset)
-    monkeypatch.delattr("tracekit.ranks.meetings.aligned")
-    assert len(clocks.frame(dataset)) == 4
-    assert len(stragglers.frame(dataset.subtree("net.sync"))) > 0
 
 
 def test_without_collectives_nobody_is_blamed(tmp_path: Path) -> None:
