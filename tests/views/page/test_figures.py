@@ -14,7 +14,6 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tracekit
-from tests.aggregates.test_phase_times import TRAINING
 from tests.attribution.test_compiled import OTHER, kernel_map, run
 from tests.command import ROOT
 from tests.joined import joined_here
@@ -285,19 +284,14 @@ def test_figures_of_real_traces_are_those_of_the_tables(name: str, tmp_path: Pat
     check(tracekit.parse(TRACES / "nsys" / f"{name}.sqlite", tmp_path / "out"))
 
 
-def test_figures_of_a_training_are_those_of_the_tables(tmp_path: Path) -> None:
-    dataset = tracekit.parse(report(tmp_path / "training.sqlite", TRAINING), tmp_path / "out")
-    check(dataset)
-    assert shown(dataset)["phases"]["names"] == ["forward", "backward", "recompute", "optimizer", "other"]
+def test_figures_of_a_training_are_those_of_the_tables(training: Dataset) -> None:
+    check(training)
+    assert shown(training)["phases"]["names"] == ["forward", "backward", "recompute", "optimizer", "other"]
 
 
-def test_what_is_compared_is_what_diff_says(tmp_path: Path) -> None:
-    source = ROOT / "data" / "small_llama.sqlite"
-    before = tracekit.parse(source, tmp_path / "before")
-    lines = "range 1 0 50 {'Module': 'LlamaForCausalLM'}\nlaunch 1 2 3 #1\nkernel 1 4 9 #1 gemm\n"
-    after = tracekit.parse(report(tmp_path / "after.sqlite", lines), tmp_path / "after")
-    changes = shown(after, before)["changes"]
-    rows = difference.frame(before, after)
+def test_what_is_compared_is_what_diff_says(llama: Dataset, tiny: Dataset) -> None:
+    changes = shown(tiny, llama)["changes"]
+    rows = difference.frame(llama, tiny)
     changed = rows[(rows["what"] != "step") & (rows["status"] != "same")]
     assert changes["tally"] == changed["status"].value_counts().to_dict()
     assert sum(line["copies"] for line in changes["lines"]) == len(changed)
@@ -330,8 +324,9 @@ def test_each_module_and_layer_has_its_change_and_both_runs_their_budget(tmp_pat
 
 
 @pytest.mark.traces
-def test_memory_is_told_by_module_and_adds_up_over_a_step(tmp_path: Path) -> None:
-    dataset = tracekit.parse(TRACES / "kineto" / "with_stack_qwen_h100.json.gz", tmp_path / "out")
+def test_memory_is_told_by_module_and_over_a_step_as_the_events_of_the_trace_have_it(tmp_path: Path) -> None:
+    trace = TRACES / "kineto" / "with_stack_qwen_h100.json.gz"
+    dataset = tracekit.parse(trace, tmp_path / "out")
     data = shown(dataset)
     calls = dataset.table("calls", ["module", "allocated_bytes", "retained_bytes", "parent_call_id"]).to_pandas()
     paths = [node.path for node in nodes(data["nodes"]["modules"])]
@@ -339,16 +334,11 @@ def test_memory_is_told_by_module_and_adds_up_over_a_step(tmp_path: Path) -> Non
     for row in data["memory"]["rows"]:
         times = expected.loc[paths[row["module"]]]
         assert (row["allocated_bytes"], row["retained_bytes"]) == tuple(times)
-
-
-@pytest.mark.traces
-def test_the_memory_held_over_a_step_is_that_of_the_events_of_the_trace(tmp_path: Path) -> None:
-    trace = TRACES / "kineto" / "with_stack_qwen_h100.json.gz"
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     memory = [row for row in events if row["name"] == "[memory]" and row["args"]["Device Type"] == 1]
     memory.sort(key=lambda row: row["ts"])
     before = memory[0]["args"]["Total Allocated"] - memory[0]["args"]["Bytes"]
-    held = shown(tracekit.parse(trace, tmp_path / "out"))["memory"]["held"]
+    held = data["memory"]["held"]
     assert max(held["bytes"]) == max(row["args"]["Total Allocated"] for row in memory) - before
     assert len(held["bytes"]) == limits.BARS < len(memory)
 
@@ -415,11 +405,10 @@ def test_without_a_common_clock_ranks_are_not_drawn_together(tmp_path: Path) -> 
 def test_slow_steps_are_those_whose_wall_clock_is_long_though_their_work_is_not(tmp_path: Path) -> None:
     starts = [0, 100, 200, 300, 700, 800]
     lines = [
-        f"range 1 {at} {at + 90} ## step {number}\nlaunch 1 {at + 5} {at + 8} #{number + 1}\n"
+        f"range 1 {at} {at + 90} step {number}\nlaunch 1 {at + 5} {at + 8} #{number + 1}\n"
         f"kernel 1 {at + 10} {at + 60} #{number + 1} gemm"
         for number, at in enumerate(starts)
     ]
-    lines = [line.replace("## step", "step") for line in lines]
     data = shown(tracekit.parse(report(tmp_path / "slow.sqlite", "\n".join(lines))))["steps"]
     assert data["bars"]["time_ns"] == [60, 100, 100, 100, 400, 130]
     assert data["bars"]["gpu_time_ns"] == [50] * 6
@@ -427,15 +416,12 @@ def test_slow_steps_are_those_whose_wall_clock_is_long_though_their_work_is_not(
     assert slow == [(4, 400, 100), (5, 130, 100)]
 
 
-def test_a_dataset_of_nothing_has_a_page_that_says_so(tmp_path: Path) -> None:
-    data = shown(tracekit.parse(report(tmp_path / "report.sqlite", ""), tmp_path / "out"))
+def test_a_page_also_of_nothing_lets_nothing_be_loaded_and_no_other_script_run(tmp_path: Path) -> None:
+    dataset = tracekit.parse(report(tmp_path / "report.sqlite", ""), tmp_path / "out")
+    data = shown(dataset)
     assert data["about"]["total_ns"] == 0
     assert data["coverage"]["kernels"] == data["timeline"]["drawn"] == []
     assert data["nodes"]["modules"]["name"] == data["kernels"]["name"] == []
-
-
-def test_a_page_lets_nothing_be_loaded_and_no_other_script_run(tmp_path: Path) -> None:
-    dataset = tracekit.parse(report(tmp_path / "report.sqlite", ""), tmp_path / "out")
     text = page(dataset).decode()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', text)
     directives = dict(part.split(" ", 1) for part in policy.split("; "))
