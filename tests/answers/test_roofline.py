@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import tracekit
+from tests.answers.golden import check
 from tests.command import ROOT
 from tests.golden import Parse, expect_frame
 from tests.sqlite import writing
@@ -219,27 +220,6 @@ def test_what_is_not_known_is_null_with_its_reason_here_and_above(
     assert top["known_flops"] == 0
 
 
-CAPTURED = f"""
-launch 1    1    2  #1 cudaStreamBeginCapture_v10000
-range  1    5   80  {{"Module": "top", "Class": "Sequential", "Inputs": [[8, 4]]}}
-range  1    6   60  {LINEAR}
-launch 1   10   20  #2
-node!5 1   15   15
-launch 1   22   28  #9
-node!7 1   25   25
-range  1   61   62  {RESULT}
-launch 1   90   94  #3 cudaStreamEndCapture_v10000
-node!6 1   96   96  5
-node!8 1   96   96  7
-launch 1  110  120  #4 cudaGraphLaunch_v10000
-kernel!6 1 130  170  #4  gemm
-kernel!8 1 170  180  #4  splitKreduce_kernel
-launch 1  410  420  #5 cudaGraphLaunch_v10000
-kernel!6 1 430  490  #5  gemm
-"""
-SECOND = "kernel!8 1 490 500 #5 splitKreduce_kernel"
-
-
 WHOLE = f"""
 launch 1    1    2  #9 cudaStreamBeginCapture
 made   1    1    1  graph 1
@@ -298,48 +278,33 @@ kernel 1  1200  1300  #3  softmax_warp_forward
 
 #: What is true of a trace, the trace, and answers about it.
 GOLDENS = {
-    "flops and bytes of a module and of all below it": (
-        STEP,
-        {
-            roofline: """
+    "flops and bytes of a module and of all below it": f"""{STEP}
+      roofline:
         path      dtype     runs  self_ns  flops  bytes  tflops_per_s  gb_per_s  flops_per_byte  subtree_ns  subtree_flops  known_share  source
         top.up    bfloat16  1     200      384    208    0.00192       1.04      1.846           200           384              1            module
         top       -         1     100      0      -      0             -         -               400           384              1            kernels
         top.norm  -         1     100      0      208    0             2.08      0               100           0                1            module
-    """  # noqa: E501
-        },
-    ),
-    "an embedding reads the rows that it looks up": (
-        """
+    """,  # noqa: E501
+    "an embedding reads the rows that it looks up": """
         range  1    10   100  {"Module": "e", "Class": "Embedding", "TrainableParams": {"weight": {"shape": [100, 4], "dtype": "float16"}}, "Inputs": [[8]], "Types": ["int64 cuda:0"]}
         launch 1    20    30  #1
         range  1   110   111  {"Module": "e", "Class": "Embedding", "Outputs": [[8, 4]], "Types": ["float16 cuda:0"]}
         kernel 1   200   300  #1  vectorized_gather_kernel
-    """,  # noqa: E501
-        {
-            roofline: """
+      roofline:
         path  flops  bytes
         e     0      192
-    """
-        },
-    ),
-    "work that nobody owns leaves its module unknown": (
-        """
+    """,  # noqa: E501
+    "work that nobody owns leaves its module unknown": """
         range  1    10   100  {"Module": "top", "Class": "Top", "Inputs": [[8]]}
         launch 1    20    30  #1 cudaGraphLaunch_v10000
         range  1   200   300  {"Module": "idle", "Class": "Other", "Inputs": [[8]]}
         graph  1    40    90  #1
-    """,
-        {
-            roofline: """
+      roofline:
         path  flops  bytes  unknown
         top   -      -      its work is inside a CUDA graph traced as a whole: nsys profile --cuda-graph-trace=node
         idle  0      0      -
-    """
-        },
-    ),
-    "operators of a captured call count for every replay": (
-        """
+    """,
+    "operators of a captured call count for every replay": """
         launch 1    1    2  #1 cudaStreamBeginCapture_v10000
         range  1    5   80  {"Module": "a", "Class": "Attention", "Inputs": [[2, 4]]}
         range  1    6   60  aten::mm, op_id = 8, sizes = [[2, 4], [4, 8]]
@@ -351,81 +316,74 @@ GOLDENS = {
         kernel!6 1 130  170  #4  gemm
         launch 1  410  420  #5 cudaGraphLaunch_v10000
         kernel!6 1 430  490  #5  gemm
-    """,
-        {
-            roofline: """
+      roofline:
         path  runs  flops  source
         a     2     256    operators
-    """
-        },
-    ),
-    "of operators inside each other the outermost that counts does": (
-        OPS,
-        {
-            roofline: """
+    """,
+    "of operators inside each other the outermost that counts does": f"""{OPS}
+      roofline:
         path  self_ns  flops  subtree_flops  source
         a     200      128    176              operators
         a.b   100      48     48               operators
-    """
-        },
-    ),
-    "a captured call ran as often as its graph was replayed": (
-        CAPTURED + SECOND,
-        {
-            roofline: """
+    """,
+    "a captured call ran as often as its graph was replayed": f"""
+        launch 1    1    2  #1 cudaStreamBeginCapture_v10000
+        range  1    5   80  {{"Module": "top", "Class": "Sequential", "Inputs": [[8, 4]]}}
+        range  1    6   60  {LINEAR}
+        launch 1   10   20  #2
+        node!5 1   15   15
+        launch 1   22   28  #9
+        node!7 1   25   25
+        range  1   61   62  {RESULT}
+        launch 1   90   94  #3 cudaStreamEndCapture_v10000
+        node!6 1   96   96  5
+        node!8 1   96   96  7
+        launch 1  110  120  #4 cudaGraphLaunch_v10000
+        kernel!6 1 130  170  #4  gemm
+        kernel!8 1 170  180  #4  splitKreduce_kernel
+        launch 1  410  420  #5 cudaGraphLaunch_v10000
+        kernel!6 1 430  490  #5  gemm
+        kernel!8 1 490 500 #5 splitKreduce_kernel
+      roofline:
         path    runs  self_ns  flops  bytes  subtree_flops  tflops_per_s
         top.up  2     120      768    416    768              0.0064
         top     2     0        0      0      768              -
-    """,
-            modules_by_shape: """
+      shapes:
         path    calls  gpu_time_ns  flops_per_call  tflops_per_s
         top     1      120          384    0.0064
         top.up  1      120          384    0.0064
-    """,
-            traffic: """
+      memory:
         path    runs  param_bytes  subtree_param_bytes  input_bytes  output_bytes  bytes
         top     2     0            48                     -            -             0
         top.up  2     48           48                     128          192           416
     """,
-        },
-    ),
-    "flops of a graph traced as a whole are those of everything in its call": (
-        WHOLE,
-        {
-            roofline: """
+    "flops of a graph traced as a whole are those of everything in its call": f"""{WHOLE}
+      roofline:
         path      runs  self_ns  flops  tflops_per_s  subtree_ns  subtree_flops  subtree_tflops_per_s  known_share
         top       2     200      0      -             200           768              0.00384                 1
         top.norm  2     0        0      -             0             0                -                       -
         top.up    2     0        768    -             0             768              -                       -
-    """,
-            modules_by_shape: """
+      shapes:
         path      calls  gpu_time_ns  flops_per_call  tflops_per_s
         top       1      200          384             0.00384
         top.norm  1      0            0               -
         top.up    1      0            384             -
     """,
-        },
-    ),
-    "memory is that of parameters tensors and copies": (
-        f"{STEP}\nlaunch 1 240 250 #4\nmemcpy 1 700 750 #4 64",
-        {
-            traffic: """
+    "memory is that of parameters tensors and copies": f"""{STEP}
+        launch 1 240 250 #4
+        memcpy 1 700 750 #4 64
+      memory:
         path      runs  self_ns  param_bytes  subtree_param_bytes  input_bytes  output_bytes  bytes  gb_per_s  copied_bytes  copied_ns
         top       1     150      0            64                     -            -             -      -         64            50
         top.up    1     200      48           48                     64           96            208    1.04      0             0
         top.norm  1     100      16           16                     128          64            208    2.08      0             0
-    """  # noqa: E501
-        },
-    ),
+    """,  # noqa: E501
 }
 
 
 @pytest.mark.parametrize("claim", GOLDENS)
 def test_answers_about_a_trace(on_gpu: Parse, claim: str) -> None:
-    lines, answers = GOLDENS[claim]
-    dataset = on_gpu(lines)
-    for analysis, rows in answers.items():
-        expect_frame(analysis.frame(dataset))(rows)
+    check(on_gpu, GOLDENS[claim])
 
 
 UNCLEAR = (
