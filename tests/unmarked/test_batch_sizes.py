@@ -36,6 +36,20 @@ def plain_norms(*, tokens: int, hidden: int) -> list[Op]:
     return found
 
 
+def convolutional(batch: int, width: int) -> list[Op]:
+    """A network that halves images and doubles channels."""
+    ops = []
+    for stage in range(4):
+        pixels, channels = batch * (56 >> stage) ** 2, width << stage
+        for at in range(2):
+            grid = (-(-pixels // 128), -(-channels // 64))
+            ops += [
+                Op(f"net.{stage}.{at}.conv", "sm80_xmma_fprop_implicit_gemm_f16_tilesize128x64_cudnn", grid),
+                Op(f"net.{stage}.{at}.act", ELEMENTWISE.format(4, "relu"), (-(-pixels * channels // 512), 1)),
+            ]
+    return ops
+
+
 def wider_mlp(ops: Sequence[Op], part: str = ".act") -> list[Op]:
     """The model with an inner width twice as large."""
     return [op._replace(grid=(2 * op.grid[0], op.grid[1])) if part in str(op.module) else op for op in ops]
@@ -55,6 +69,9 @@ def wider_mlp(ops: Sequence[Op], part: str = ".act") -> list[Op]:
         (model(tokens=512), wider_mlp(model(tokens=512)), False),
         (model(tokens=512), wider_mlp(model(tokens=1024), part=".mlp.up"), False),
         (plain_norms(tokens=512, hidden=1024), plain_norms(tokens=512, hidden=2048), False),
+        (convolutional(16, 64), convolutional(64, 64), True),
+        (convolutional(16, 64), convolutional(16, 128), False),
+        (convolutional(16, 64), convolutional(8, 96), False),
     ],
 )
 def test_a_larger_batch_is_explained_and_a_wider_model_gets_nothing_even_if_its_rows_fit_one_tile(
