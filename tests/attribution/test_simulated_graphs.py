@@ -47,7 +47,7 @@ def missing(it: Parsed) -> list[dict]:
     return [
         row
         for row, truth in rows_with_truth(it)
-        if row["module"] is None and not any(one.missing_allowed for one in truth)
+        if row["module"] is None and not any(one.causes for one in truth)
     ]
 
 

@@ -11,10 +11,8 @@ The truth comes from links that the simulation made as things happened (``events
 ``strategies.plans()`` and ``strategies.capturing_plans()`` give plans to Hypothesis; ``eventful(seed)`` is one plan
 with everything in it but captures of CUDA graphs, ``capturing(seed)`` one with these, too.
 
-``compiled.program(seed)`` is a simulator of its own: compiled graphs with kernel maps, and the modules
-that each kernel serves.
-
-``ranks.simulated(ranks.Job(seed=7))`` is one, too: ranks that meet in collectives, each with a clock of its own.
+``compiled`` (graphs with kernel maps), ``ranks`` (that meet in collectives, each with a clock of its own) and
+``timelines`` (what waits for what) are simulators of their own.
 
 Reading order: ``plan`` (what there is to choose), ``events`` and ``models`` (what can happen, to what), ``threads``
 (the clock and the open ranges), ``graphs``, ``script`` and ``loops`` (who does what), ``run``, ``truth``, ``report``.

@@ -94,8 +94,7 @@ class Launch:
     inside: Range | None
     spans: tuple[Range, ...] = ()  # start/end ranges that this thread had begun and not yet ended
     work: list[Work] = field(default_factory=list)
-    capture: Capture | None = None
-    """The capture that this call is part of: it begins it, ends it, or adds nodes instead of device work."""
+    capture: Capture | None = None  # the one that it begins, ends, or adds nodes to instead of device work
     iteration: str | None = None  # the turn of a loop in which it was made
     lost: bool = False
     kept: bool = False
@@ -247,12 +246,6 @@ class Devices:
         self.done.append(work)
         if launch:
             launch.work.append(work)
-        return work
-
-    def migrate(self, stream: Stream, *, now: int) -> Work:
-        work = self.run("memcpy", stream, None, not_before=now)
-        work.copy_kind = MIGRATION
-        work.name = work.full_name = COPIES[MIGRATION]
         return work
 
 

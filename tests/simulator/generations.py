@@ -17,8 +17,7 @@ KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-GRAPH_EVENTS = "CUDA_GRAPH_EVENTS"
-"""Nodes up to 3.7.2, graphs from 3.13.2 on."""
+GRAPH_EVENTS = "CUDA_GRAPH_EVENTS"  # nodes up to 3.7.2, graphs from 3.13.2 on
 GRAPH_NODE_EVENTS = "CUDA_GRAPH_NODE_EVENTS"
 STRINGS = "StringIds"
 THREAD_NAMES = "ThreadNames"
@@ -42,10 +41,6 @@ class Generation(NamedTuple):
     version_table: str | None
     node_table: str
     graph_table: str | None
-
-    @property
-    def traces_whole_graphs(self) -> bool:
-        return GRAPH_TRACE in self.tables
 
 
 def generation(version: str) -> Generation:

@@ -6,7 +6,7 @@ Nobody marks the turns. All that a turn does carries its name, whichever thread 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import count
+from itertools import chain, count
 from typing import TYPE_CHECKING
 
 from tests.simulator import models
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
     from tests.simulator.script import Script
 
 LOOPS = ("training", "serving", "stages", "drafting", "adversaries", "replicas", "apart")
-SINGLE = ("Preprocess", "CrossEntropyLoss")
-"""Modules without parts."""
-HELPER, REPLICA = 1_000, 2_000
-"""What is added to a thread's id for those that work for it."""
+SINGLE = ("Preprocess", "CrossEntropyLoss")  # modules without parts
+HELPER, REPLICA = 1_000, 2_000  # what is added to a thread's id for those that work for it
 
 
 class Loop:
@@ -36,10 +34,8 @@ class Loop:
         self.often = rng.choice((2, 3, 5))
         name = f"net{self.thread.id.tid}" if self.plan.loop == "apart" else "net"
         self.model = models.model(rng, self.plan, name)
-        self.layers = [
-            models.model(rng, self.small, f"{name}.layers.{number}")
-            for number in rng.choice(((0, 1, 2), (4, 9, 10), (7,)))
-        ]
+        numbers = rng.choice(((0, 1, 2), (4, 9, 10), (7,)))
+        self.layers = [models.model(rng, self.small, f"{name}.layers.{number}") for number in numbers]
         self.others: dict[str, Module] = {}
         self.fresh_threads = count(self.thread.id.tid + REPLICA)
 
@@ -52,7 +48,7 @@ class Loop:
             yield from self.script.between()
             if self.prepares and self.plan.loop != "stages":
                 yield from self.calls("Preprocess")
-            yield from getattr(self, turn)()
+            yield from self.script.call(self.model) if turn == "apart" else getattr(self, turn)()
             yield from self.script.between()
         self.thread.iteration = None
 
@@ -87,9 +83,6 @@ class Loop:
         yield from self.script.call(self.model)
         yield from self.calls("Discriminator", "Discriminator")
 
-    def apart(self) -> Iterator[None]:
-        yield from self.script.call(self.model)
-
     def replicas(self) -> Iterator[None]:
         yield from self.helped([[self.model] for _ in range(self.often)], self.fresh_threads)
 
@@ -106,7 +99,7 @@ class Loop:
 
     def helped(self, work: list[list[Module]], threads: Iterator[int]) -> Iterator[None]:
         helpers = [self.script.on_thread(tid) for _, tid in zip(work, threads, strict=False)]
-        acts = [_all(helper, called) for helper, called in zip(helpers, work, strict=True)]
+        acts = [chain.from_iterable(map(helper.call, called)) for helper, called in zip(helpers, work, strict=True)]
         for act in acts:
             next(act, None)  # each has begun before any has ended
         begun = max(helper.thread.clock for helper in helpers)
@@ -116,8 +109,3 @@ class Loop:
                 pass
         self.thread.clock = max(helper.thread.clock for helper in helpers)
         yield
-
-
-def _all(script: Script, modules: list[Module]) -> Iterator[None]:
-    for module in modules:
-        yield from script.call(module)

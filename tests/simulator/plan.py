@@ -17,17 +17,16 @@ class Faults:
     early_work: float = 0.0  # pieces of work whose times in the file lie before the call that launched them
     late_start: bool = False
     cut_off: bool = False  # threads stop in the middle: their open ranges have no end in the file
+    #: When the nodes of captured graphs were recorded: ``in_time``, inside the launch that added each; ``late``, all
+    #: of a graph at the end of its capture or after; ``never``.
     node_records: str = "in_time"
-    """When the nodes of captured graphs were recorded: ``in_time``, inside the launch that added each; ``late``, all
-    of a graph at the end of its capture or after; ``never``."""
-    node_batch: int = 1
-    """Of how many captures of a thread late node records are written together, after the last of them."""
+    node_batch: int = 1  # of how many captures of a thread late node records are written together, after the last one
     lost_nodes: float = 0.0
-    skipped_capture_calls: bool = False
-    """API calls that begin and end captures are not recorded (``CUDA_SKIP_SOME_API_CALLS``)."""
+    skipped_capture_calls: bool = False  # calls that begin and end captures are not recorded (CUDA_SKIP_SOME_API_CALLS)
     capture_range: bool = False  # with ``late_start``: what says how graphs were made is there all the same
-    captured_before: bool = False
-    """Every thread captures a graph before the recording, and the same once more in it: only the first is replayed."""
+    captured_before: bool = (
+        False  # threads capture a graph before the recording, and again in it: the first is replayed
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +35,9 @@ class Oddities:
 
     shuffled: bool = False
     backtraces: bool = False  # class-67 rows repeat the correlation ids of launches (``--cudabacktrace``)
-    bystanders: bool = False
-    """API calls that failed, that start nothing, or that have no id stand beside launches, some with their ids."""
+    bystanders: bool = (
+        False  # calls that failed, start nothing or have no id stand beside launches, some with their ids
+    )
     user_additions: bool = False  # someone added columns and tables of their own
     empty_tables: bool = False  # exported with ``--lazy false``: tables without rows are there too
     registered_strings: float = 0.5  # how many texts are ids into ``StringIds`` instead of standing in the row
@@ -61,20 +61,18 @@ class Plan:
     dialect: str = "vllm"
     marker_domain: str | None = None  # the NVTX domain of the markers; the default one of ``torch.cuda.nvtx`` is None
     outputs: bool = True  # each call leaves its second range with ``Outputs`` (never in the compact dialect)
-    no_tensors: float = 0.0
-    """How many modules give and how many take no tensors but a dataclass, of which markers say nothing."""
+    no_tensors: float = 0.0  # how many modules give and take no tensors but a dataclass, of which markers say nothing
     hooks: int = 1  # how many sets of hooks mark every call
-    raises: float = 0.0
-    """How many acts of forwards raise, on threads that capture no graphs; the last calls of a thread never do."""
+    raises: float = (
+        0.0  # how many acts of forwards raise, where no graphs are captured and but in a thread's last calls
+    )
     ends_always: bool = False  # hooks end a call's range also when its forward raises; else they leave it open
     steps: str | None = None  # ``vllm``, ``sglang`` or ``torch``: how iterations are named, if at all
-    loop: str | None = None
-    """What the program is a loop of, which nobody marks: one of ``loops.LOOPS``; None for forwards at random."""
+    loop: str | None = None  # what the program is an unmarked loop of (``loops.LOOPS``); None for forwards at random
     epoch_ns: int = 1_000_000
 
     same_model: bool = True
-    namesakes: bool = False
-    """Every process hooks a second model under the prefix of its first: same shape, some layers of other sizes."""
+    namesakes: bool = False  # each process hooks a second model by its first one's prefix, with other sizes of layers
     shared: bool = False
     recursive: bool = False
     plain_ranges: bool = False
@@ -83,16 +81,15 @@ class Plan:
     outside_work: bool = False
     orphans: bool = False  # device work whose launch the profiler did not record, and unified-memory migrations
     blocking_copies: bool = False  # calls that copy return only after the copy has ended
-    graph_replays: bool = False
-    """``cudaGraphLaunch`` of a graph captured before the recording, whose kernels are recorded node by node."""
+    graph_replays: bool = False  # ``cudaGraphLaunch`` of a graph captured before the recording, recorded node by node
     graph_traces: bool = False  # ``cudaGraphLaunch`` recorded as one kernel, where the schema has the table
-    graph_captures: int = 0
-    """How many graphs each thread captures at most; replays of them are recorded as those of earlier ones are."""
+    graph_captures: int = (
+        0  # how many graphs each thread captures at most; replays are recorded as those of earlier ones
+    )
     piecewise: bool = False  # some forwards run every other callee from a graph of its own
     graph_clones: bool = False  # graphs are cloned, and the clones made executable
     graph_updates: bool = False  # graphs are captured again, and executables updated with them
-    graph_extras: bool = False
-    """Executables have nodes that were never captured, and some captured API calls add several nodes at once."""
+    graph_extras: bool = False  # executables have nodes that were never captured, some captured calls add several nodes
     first_graph: int = 2  # the number of the first graph of every process
     negative_ids: bool = False  # global ids with a high HW byte: negative as signed 64-bit numbers
     same_pid: bool = False  # all processes have one pid, on different machines (HW ids)

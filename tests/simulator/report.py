@@ -43,14 +43,9 @@ def _create(db: sqlite3.Connection, table: str, columns: Columns, rows: Iterable
     declared = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
     db.execute(f"CREATE TABLE {table} ({declared})")
     places = ", ".join("?" * len(columns))
-    filled = ([row.get(name, _filler(kind)) for name, kind in columns.items()] for row in rows)
+    fillers = {"INTEGER NOT NULL": 0, "TEXT NOT NULL": ""}
+    filled = ([row.get(name, fillers.get(kind)) for name, kind in columns.items()] for row in rows)
     db.executemany(f"INSERT INTO {table} VALUES ({places})", filled)  # noqa: S608
-
-
-def _filler(declared: str) -> object:
-    if "NOT NULL" not in declared:
-        return None
-    return "" if declared.startswith("TEXT") else 0
 
 
 def _with_additions(run: Run, rng: Random, table: str, columns: Columns) -> Columns:
@@ -176,18 +171,15 @@ class _Rows:
 
     def _graph_tables(self) -> Tables:
         run, written = self.run, generation(self.run.plan.generation)
-        tables = {written.node_table: [self._node(said) for said in run.node_records if not said.lost]}
-        if written.graph_table:
-            tables[written.graph_table] = [self._graph(said) for said in run.graph_records if not said.lost]
+        tables: Tables = {written.node_table: []}
+        for node in (said for said in run.node_records if not said.lost):
+            ids = {"graphNodeId": signed(node.node.id)}
+            ids |= {"originalGraphNodeId": signed(node.original.id) if node.original else None}
+            tables[written.node_table].append(self._created(node, NODE_CREATED, **ids))
+        for graph in (said for said in run.graph_records if not said.lost and written.graph_table):
+            ids = {"graphId": graph.graph, "originalGraphId": graph.original, "graphExecId": graph.executable}
+            tables.setdefault(written.graph_table or "", []).append(self._created(graph, graph.event_class, **ids))
         return tables
-
-    def _node(self, said: NodeRecord) -> Row:
-        original = signed(said.original.id) if said.original else None
-        return self._created(said, NODE_CREATED, graphNodeId=signed(said.node.id), originalGraphNodeId=original)
-
-    def _graph(self, said: GraphRecord) -> Row:
-        ids = {"graphId": said.graph, "originalGraphId": said.original, "graphExecId": said.executable}
-        return self._created(said, said.event_class, **ids)
 
     def _created(self, said: NodeRecord | GraphRecord, event_class: int, **ids: int | None) -> Row:
         row: Row = {"start": said.time_ns, "end": said.time_ns, "eventClass": event_class}

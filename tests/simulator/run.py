@@ -3,15 +3,16 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, product
 from random import Random
 
 from tests.simulator import events, models
-from tests.simulator.generations import generation
+from tests.simulator.generations import GRAPH_TRACE, generation
 from tests.simulator.plan import Plan
 from tests.simulator.script import Script
 from tests.simulator.threads import Process, Thread
 
+Row = events.Range | events.Launch | events.Work | events.NodeRecord | events.GraphRecord
 HW_OF_NEGATIVE_IDS = 0xFE
 STREAM_NUMBERS = (7, 13, 14, 20, 21)
 
@@ -41,7 +42,7 @@ def simulate(plan: Plan) -> Run:
     kinds = ("ranges", "launches", "nodes", "graphs", "marks")
     recorded = [[one for process in processes for one in getattr(process, f"recorded_{kind}")] for kind in kinds]
     run = Run(plan, processes, devices.done, last_seen, *recorded)
-    if not generation(plan.generation).traces_whole_graphs:
+    if GRAPH_TRACE not in generation(plan.generation).tables:
         # Older schemas have no table for graphs traced as a whole: that time is in no file of theirs.
         lose_all(piece for piece in run.work if piece.kind == "graph")
     if plan.graph_traces and not plan.graph_replays:
@@ -58,11 +59,8 @@ def _process(plan: Plan, number: int, devices: events.Devices, rng: Random) -> P
     else:
         pid = 4711 + number * rng.choice((16, 70_001))
         main = events.ThreadId(hw, pid, pid)
-    streams = [
-        events.Stream(main, device, 1, STREAM_NUMBERS[index])
-        for device in range(plan.devices)
-        for index in range(plan.streams)
-    ]
+    places = product(range(plan.devices), STREAM_NUMBERS[: plan.streams])
+    streams = [events.Stream(main, device, 1, number) for device, number in places]
     return Process(main, devices, streams, graphs=count(plan.first_graph))
 
 
@@ -111,7 +109,8 @@ def lose(run: Run, rng: Random) -> None:
         if not faults.capture_range:
             lose_all(record for record in [*run.node_records, *run.graph_records] if record.time_ns < began)
     if faults.skipped_capture_calls:
-        lose_all(launch for launch in launches if _bounds_a_capture(launch))
+        captures = [launch.capture for launch in launches if launch.capture]
+        lose_all(bound for capture in captures for bound in (capture.begin, capture.end) if bound)
     lose_all(one for one in ranges if not one.kept and rng.random() < faults.lost_ranges)
     lose_all(one for one in launches if not one.kept and rng.random() < faults.lost_launches)
     lose_all(one for one in run.node_records if rng.random() < faults.lost_nodes)
@@ -167,15 +166,9 @@ def _capture_of(record: events.NodeRecord) -> events.Capture | None:
     return launch.capture if launch else None
 
 
-def lose_all(
-    rows: Iterable[events.Range | events.Launch | events.Work | events.NodeRecord | events.GraphRecord],
-) -> None:
+def lose_all(rows: Iterable[Row]) -> None:
     for row in rows:
         row.lost = True
-
-
-def _bounds_a_capture(launch: events.Launch) -> bool:
-    return launch.capture is not None and launch in {launch.capture.begin, launch.capture.end}
 
 
 def _lacks_launches(node: events.Node) -> bool:

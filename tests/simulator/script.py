@@ -11,7 +11,7 @@ from functools import partial
 from itertools import count
 
 from tests.simulator import graphs, models
-from tests.simulator.events import Call, Range, Shape
+from tests.simulator.events import COPIES, MIGRATION, Call, Range, Shape
 from tests.simulator.graphs import Capturing, Graph
 from tests.simulator.loops import Loop
 from tests.simulator.models import Module
@@ -20,8 +20,7 @@ from tests.simulator.threads import Thread
 
 MARK, THREAD_NAME, CATEGORY = 34, 39, 33
 DEEPEST_RECURSION = 3
-CAUGHT = 0.4
-"""How often a forward, a step or the program around it catches what a callee raised."""
+CAUGHT = 0.4  # how often a forward, a step or the program around it catches what a callee raised
 LAUNCHES = (
     ("cudaLaunchKernel_v7000", 0, ["kernel"]),
     ("cudaLaunchKernel_v7000", 0, ["kernel"]),
@@ -31,8 +30,9 @@ LAUNCHES = (
     ("cudaMemcpyBatchAsync_v12080", 0, ["memcpy", "memcpy", "memcpy"]),
 )
 QUIET_CALLS = ("cudaDeviceSynchronize_v3020", "cudaEventQuery_v3020", "cuModuleGetLoadingMode")
-QUIET_IN_CAPTURES = ["cuKernelGetName", "cudaStreamIsCapturing_v10000", "cudaEventRecord_v3020"]
-QUIET_IN_CAPTURES += ["cudaStreamWaitEvent_v3020"]
+QUIET_IN_CAPTURES = (
+    *("cuKernelGetName", "cudaStreamIsCapturing_v10000", "cudaEventRecord_v3020", "cudaStreamWaitEvent_v3020"),
+)
 
 
 class Raised(Exception):  # noqa: N818 - nothing went wrong here
@@ -44,10 +44,8 @@ class Script:
 
     def __init__(self, thread: Thread, plan: Plan, models: list[Module], sequence: count[int]) -> None:
         self.thread, self.plan, self.models, self.sequence = thread, plan, models, sequence
-        self.calm = False
-        """Whether forwards do not raise any more."""
-        self.rng = thread.rng
-        """Decides which calls and launches there are: the thread's own but in a capture."""
+        self.calm = False  # whether forwards do not raise any more
+        self.rng = thread.rng  # decides which calls and launches there are: the thread's own but in a capture
         self.graph = graphs.captured_earlier(thread) if plan.graph_replays or plan.graph_traces else None
         self.capturing = Capturing(self)
 
@@ -107,7 +105,7 @@ class Script:
     def inside_step(self) -> Iterator[None]:
         yield from self.between()
         if self.graph and self.chance(0.6):
-            yield from self.replay()
+            yield from self.replay_of(self.graph)
         while self.plan.graph_captures and self.chance(0.6):
             yield from self.capturing.replay()
         for model in self.models:
@@ -171,14 +169,11 @@ class Script:
                 return
             if self.plan.raises and not (self.calm or self.thread.capturing):
                 yield from self.trying(partial(self.wrapped, act))
-                self.may_raise()
+                if self.chance(self.plan.raises):
+                    raise Raised
             else:
                 yield from self.wrapped(act)
             yield from self.between()
-
-    def may_raise(self) -> None:
-        if self.chance(self.plan.raises):
-            raise Raised
 
     def wrapped(self, act: Callable[[], Iterator[None]]) -> Iterator[None]:
         if not (self.plan.plain_ranges and self.chance(0.25)):
@@ -202,7 +197,7 @@ class Script:
             (self.plan.empty_ranges, 0.2, self.empty_range),
             (self.plan.plain_ranges, 0.15, self.point),
             (self.plan.spans, 0.3, self.span),
-            (bool(self.graph) and not capturing, 0.08, self.replay),
+            (bool(self.graph) and not capturing, 0.08, lambda: self.replay_of(self.graph)),
             (bool(self.plan.graph_captures) and not capturing, 0.08, self.capturing.replay),
             (True, 0.1, self.quiet_call),
         ]
@@ -223,7 +218,8 @@ class Script:
             self.thread.launch("cudaLaunchKernel_v7000", ["kernel"]).lost = True
         else:
             stream = self.rng.choice(self.thread.process.streams)
-            self.thread.process.devices.migrate(stream, now=self.thread.clock)
+            work = self.thread.process.devices.run("memcpy", stream, None, not_before=self.thread.clock)
+            work.copy_kind, work.name, work.full_name = MIGRATION, COPIES[MIGRATION], COPIES[MIGRATION]
         yield from self.done()
 
     def empty_range(self) -> Iterator[None]:
@@ -249,9 +245,6 @@ class Script:
         name = self.rng.choice(QUIET_IN_CAPTURES if self.thread.capturing else QUIET_CALLS)
         self.thread.api(name, event_class=0 if name.startswith("cuda") else 1)
         yield from self.done()
-
-    def replay(self) -> Iterator[None]:
-        yield from self.replay_of(self.graph)
 
     def replay_of(self, executable: Graph) -> Iterator[None]:
         if self.plan.graph_traces and (not self.plan.graph_replays or self.chance(0.5)):

@@ -74,14 +74,9 @@ class TrueWork:
     step: RangeKey | None
     causes: frozenset[str]
     methods: frozenset[str]  # how its module may be known
-    as_a_whole: tuple[str, RangeKey] | None
-    """The module and call that launched the replay, where the file need not show the capture."""
+    as_a_whole: tuple[str, RangeKey] | None  # what launched the replay, where the file need not show the capture
     node: int | None
     iteration: str | None  # the turn of a loop in which it was launched
-
-    @property
-    def missing_allowed(self) -> bool:
-        return bool(self.causes)
 
     @property
     def answers(self) -> frozenset[tuple[str, RangeKey, str]]:
@@ -162,15 +157,13 @@ def _enclosing_call(innermost: Range | None) -> Range | None:
 
 
 def _call_around_all(launches: list[Launch]) -> Range | None:
-    chains = [list(_calls_around(launch.inside)) for launch in launches]
-    shared = [call for call in chains[0] if all(call in chain for chain in chains)] if chains else []
-    return shared[0] if shared else None
+    def around(innermost: Range | None) -> Iterator[Range]:
+        while (innermost := _enclosing_call(innermost)) is not None:
+            yield innermost
+            innermost = innermost.parent
 
-
-def _calls_around(innermost: Range | None) -> Iterator[Range]:
-    while (innermost := _enclosing_call(innermost)) is not None:
-        yield innermost
-        innermost = innermost.parent
+    first, *others = [list(around(launch.inside)) for launch in launches] or [[]]
+    return next((call for call in first if all(call in chain for chain in others)), None)
 
 
 def _step_key(run: Run, innermost: Range | None) -> RangeKey | None:
@@ -241,7 +234,8 @@ def _work(run: Run, piece: Work) -> TrueWork:
     elif piece.captured is not None:
         call = _call_around_all(piece.captured.launches)
     else:
-        call = _enclosing_call(captured_inside(piece)) if piece.replayed else launched_in
+        captured_by = piece.node.root.captured_by if piece.node else None
+        call = _enclosing_call(captured_by.inside if captured_by else None) if piece.replayed else launched_in
     by_launch = launched_in if piece.replayed and not (piece.node and recorded(piece.node)) else None
     return TrueWork(
         **{name: getattr(piece, name) for name in ("kind", "name", "start_ns", "end_ns", "correlation")},
@@ -303,11 +297,6 @@ AS_A_WHOLE = "graph_launch"
 UNMAPPED, NOT_EXPANDED, OUTSIDE = "graph_unmapped", "graph_not_expanded", "outside_modules"
 UNKNOWN = frozenset({UNMAPPED, NOT_EXPANDED})
 IN_NO_CALL = frozenset({OUTSIDE, "graph_not_expanded"})
-
-
-def captured_inside(piece: Work) -> Range | None:
-    launch = piece.node.root.captured_by if piece.node else None
-    return launch.inside if launch else None
 
 
 def never_captured(piece: Work) -> bool:
