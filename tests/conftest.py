@@ -14,6 +14,7 @@ from hypothesis.internal.conjecture import providers
 
 import tracekit
 from tests import nsys
+from tests.golden import Parse, expect
 from tests.needs import NEEDS, require
 from tests.sqlite import writing
 from tests.trace_lines import report
@@ -82,3 +83,17 @@ def parsed(tmp_path: Path) -> Callable[..., Dataset]:
         return tracekit.parse(path, rows=rows, force=True)
 
     return parse
+
+
+@pytest.fixture
+def golden(parsed: Parse) -> Callable[[str], Dataset]:
+    """Parses a trace, and compares its tables with the rows that stand below it, each behind ``=>`` and its name."""
+
+    def compare(text: str) -> Dataset:
+        lines, *tables = text.split("=> ")
+        dataset = parsed(lines)
+        for name, _, rows in (table.partition("\n") for table in tables):
+            expect(dataset, name)(rows)
+        return dataset
+
+    return compare

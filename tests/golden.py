@@ -10,6 +10,8 @@ from tracekit.views.formatting import records
 
 #: What the fixture ``parsed`` gives: it parses the lines of a trace.
 Parse = Callable[..., Dataset]
+#: What the fixture ``golden`` gives: it parses lines and compares tables with the rows below them.
+Golden = Callable[[str], Dataset]
 
 
 def expect(dataset: Dataset, table: str) -> Callable[[str], None]:

@@ -1,6 +1,6 @@
 """Calls of a backward pass are calls of the same modules in another phase."""
 
-from tests.golden import Parse, expect
+from tests.golden import Golden, Parse, expect
 
 LINES = """
 range  1    0  100 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]]}
@@ -119,8 +119,8 @@ def test_what_runs_again_for_a_backward_pass_is_no_step(parsed: Parse) -> None:
     expect(parsed(lines), "steps")("name  start_ns  end_ns\ntop  0  100")
 
 
-def test_what_runs_again_between_marked_calls_is_nobody_s(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_what_runs_again_between_marked_calls_is_nobody_s(golden: Golden) -> None:
+    golden("""
         range  1  200  500 {"Module": "top.a", "Class": "Block", "Phase": "backward"}
         range  1  220  400 {"Module": "top.a.c", "Class": "Linear", "Phase": "backward"}
         range  1  230  250 {"Module": "top.a.b", "Class": "Linear", "Inputs": [[2, 3]], "Phase": "recompute"}
@@ -135,8 +135,7 @@ def test_what_runs_again_between_marked_calls_is_nobody_s(parsed: Parse) -> None
         kernel 1  320  328 #3 gemm
         kernel 1  330  346 #4 gemm_backward
         kernel 1  430  462 #5 add_backward
-    """)
-    expect(dataset, "kernels")("""
+        => kernels
         name           module   cause
         add_backward   top.a    -
         gemm           top.a.c  -

@@ -1,6 +1,6 @@
 """Golden tests of the hierarchy: where modules stand, whatever their markers say."""
 
-from tests.golden import Parse, expect
+from tests.golden import Golden, Parse, expect
 
 
 def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(parsed: Parse) -> None:
@@ -41,13 +41,12 @@ def test_a_module_called_at_several_shapes_is_one_module_of_many_calls(parsed: P
     expect(dataset, "modules")("path  params\ntop  [{'name': 'w', 'shape': [4, 2], 'dtype': None}]")
 
 
-def test_a_root_without_a_name_gets_one_and_its_modules_stand_below(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_a_root_without_a_name_gets_one_and_its_modules_stand_below(golden: Golden) -> None:
+    golden("""
         range  1   0 100 {'Module': ''}
         range  1  10  50 {'Module': 'layers.0'}
         range  1  20  40 {'Module': 'layers.0.mlp'}
-    """)
-    expect(dataset, "modules")("""
+        => modules
         path                 name    alias_of
         (root)               (root)  -
         (root).layers        layers  -
@@ -56,15 +55,14 @@ def test_a_root_without_a_name_gets_one_and_its_modules_stand_below(parsed: Pars
     """)
 
 
-def test_a_compiled_region_stands_below_its_caller_under_its_class(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_a_compiled_region_stands_below_its_caller_under_its_class(golden: Golden) -> None:
+    golden("""
         range  1   0 100 {'Module': 'top.model', 'Inputs': [[8]]}
         range  1  10  50 Torch Compiled Module (input):LlamaModel
         run    1  20  25 triton
         range  1  52  53 Torch Compiled Module (output):LlamaModel
         range  1  60  90 Torch Compiled Module (input):LlamaModel
-    """)
-    expect(dataset, "modules")("""
+        => modules
         path                  class_name  alias_of
         top                   -           -
         top.model             -           -
@@ -81,16 +79,15 @@ def test_a_module_below_another_name_keeps_its_own_place(parsed: Parse) -> None:
     expect(dataset, "modules")("path  alias_of\ntop  -\ntop.layer  -\ntop.layer.mlp  top.layers.mlp")
 
 
-def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(golden: Golden) -> None:
+    golden("""
         range  1/1   0 900 {'Module': 'top'}
         range  1/1 500 600 {'Module': 'top.late'}
         range  1/2 300 400 {'Module': 'top.middle'}
         range  2/1 100 200 {'Module': 'top.early'}
         range  2/1 700 800 {'Module': 'first'}
         range  2/1  -9  -5 {'Module': 'first.below'}
-    """)
-    expect(dataset, "modules")("""
+        => modules
         module_id  path
         0          first
         1          first.below

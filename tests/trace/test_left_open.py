@@ -2,13 +2,13 @@
 
 from collections import Counter
 
-from tests.golden import Parse, expect, losses
+from tests.golden import Golden, Parse, expect, losses
 from tests.parsed_programs import over_programs, piece, placed, same, true_piece
 from tests.simulator.strategies import raising_plans
 
 
-def test_calls_left_open_end_at_the_latest_with_the_next_call_of_their_root(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_calls_left_open_end_at_the_latest_with_the_next_call_of_their_root(golden: Golden) -> None:
+    dataset = golden("""
         range  1   0   - {'Module': 'top', 'Inputs': [[1]]}
         run    1   5   6 before-a
         range  1  10   - {'Module': 'top.a', 'Inputs': [[1]]}
@@ -17,22 +17,19 @@ def test_calls_left_open_end_at_the_latest_with_the_next_call_of_their_root(pars
         range  1 110 150 {'Module': 'top.a', 'Inputs': [[1]]}
         run    1 120 125 in-a
         run    1 300 305 optimizer
-    """)
-    expect(dataset, "calls")("""
+        => calls
         module  start_ns  end_ns  parent_call_id  kernel_self_count
         top     0         100     -               1
         top     100       200     -               0
         top.a   10        100     0               0
         top.a   110       150     1               1
-    """)
-    expect(dataset, "kernels")("""
+        => kernels
         name       module  cause
         before-a   top     -
         in-a       top.a   -
         whose      -       left_open
         optimizer  -       outside_modules
-    """)
-    expect(dataset, "steps")("""
+        => steps
         name  start_ns  end_ns
         top   0         100
         top   100       200
@@ -50,9 +47,9 @@ def test_calls_left_open_end_at_the_latest_with_the_next_call_of_their_root(pars
     """)
 
 
-def test_ends_that_are_shifted_by_one_are_believed_by_no_work_but_corrected_for_calls(parsed: Parse) -> None:
+def test_ends_that_are_shifted_by_one_are_believed_by_no_work_but_corrected_for_calls(golden: Golden) -> None:
     """``top.a`` raised and ``top`` caught it: each later pop ended the range inside the one that it was meant for."""
-    dataset = parsed("""
+    golden("""
         range  1   0   -  ProfilerStep#1
         range  1  10 490  {'Module': 'top', 'Inputs': [[1]]}
         range  1  20 480  {'Module': 'top.a', 'Inputs': [[1]]}
@@ -67,46 +64,41 @@ def test_ends_that_are_shifted_by_one_are_believed_by_no_work_but_corrected_for_
         range  1 500 990  ProfilerStep#2
         range  1 510 900  {'Module': 'top', 'Inputs': [[1]]}
         range  1 520 540  {'Module': 'top.a', 'Inputs': [[1]]}
-    """)
-    expect(dataset, "calls")("""
+        => calls
         module  start_ns  end_ns  step_id
         top     10        490     0
         top     510       900     1
         top.a   20        30      0
         top.a   520       540     1
         top.b   30        40      0
-    """)
-    expect(dataset, "kernels")("""
+        => kernels
         name     module  cause            step_id
         whose    -       left_open        0
         in-b     -       left_open        0
         in-top   -       left_open        0
         in-step  -       left_open        0
         between  -       outside_modules  -
-    """)
-    expect(dataset, "steps")("""
+        => steps
         name            start_ns  end_ns
         ProfilerStep#1  0         490
         ProfilerStep#2  500       990
     """)
 
 
-def test_a_call_without_an_end_ends_with_the_call_around_it(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_a_call_without_an_end_ends_with_the_call_around_it(golden: Golden) -> None:
+    golden("""
         range  1   0 100 {'Module': 'top'}
         range  1  10   - {'Module': 'top.a'}
         run    1  50  60 whose
         run    1 150 160 after
         range  1 200 300 {'Module': 'top'}
         run    1 250 260 in-top
-    """)
-    expect(dataset, "calls")("""
+        => calls
         module  start_ns  end_ns
         top     0         100
         top     200       300
         top.a   10        100
-    """)
-    expect(dataset, "kernels")("""
+        => kernels
         name    module  cause
         in-top  top     -
         whose   -       left_open

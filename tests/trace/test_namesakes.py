@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import Parse, expect, losses
+from tests.golden import Golden, Parse, expect, losses
 from tests.joined import joined_here
 from tests.trace_lines import report
 from tracekit.answers import roofline
@@ -95,8 +95,8 @@ def test_a_layer_recomputed_by_itself_goes_with_the_model_whose_it_is(parsed: Pa
     assert (kernels["whose"]["module"], kernels["whose"]["cause"]) == (None, "module_unclear")
 
 
-def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(golden: Golden) -> None:
+    dataset = golden("""
         range  1   0 400 {'Module': 'top'}
         range  1  10  90 {'Module': 'top.a'}
         range  1  20  80 {'Module': 'top.a.w', 'TrainableParams': {'weight': [8]}}
@@ -105,8 +105,7 @@ def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Par
         range  1 210 290 {'Module': 'top.a'}
         range  1 220 280 {'Module': 'top.a.w', 'TrainableParams': {'weight': [8]}}
         range  1 310 390 {'Module': 'top.b'}
-    """)
-    expect(dataset, "modules")("""
+        => modules
         path       alias_of
         top        -
         top.a      -
@@ -127,9 +126,9 @@ def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(parsed: Par
     ]
 
 
-def test_a_module_that_took_the_place_of_another_is_apart_where_it_stands(parsed: Parse) -> None:
+def test_a_module_that_took_the_place_of_another_is_apart_where_it_stands(golden: Golden) -> None:
     """Hooks that name the class name each root apart, so the module above is the same."""
-    dataset = parsed("""
+    dataset = golden("""
         range  1   0  90 {'Module': 'Net', 'Class': 'Net'}
         range  1  10  40 {'Module': 'Net.body', 'Class': 'Body'}
         range  1  50  80 {'Module': 'Net.head', 'Class': 'Linear', 'TrainableParams': {'weight': [4, 8]}}
@@ -138,8 +137,7 @@ def test_a_module_that_took_the_place_of_another_is_apart_where_it_stands(parsed
         range  1 150 180 {'Module': 'Net.head', 'Class': 'Sequential'}
         range  1 160 170 {'Module': 'Net.head.0', 'Class': 'Linear', 'TrainableParams': {'weight': [2, 8]}}
         range  1 200 210 {'Module': 'Net.body', 'Class': 'Body'}
-    """)
-    expect(dataset, "modules")("""
+        => modules
         path          class_name  alias_of
         Net           Net         -
         Net.body      Body        -
@@ -150,13 +148,12 @@ def test_a_module_that_took_the_place_of_another_is_apart_where_it_stands(parsed
     assert Counter(dataset.table("calls").column("module").to_pylist())["Net.body"] == 3
 
 
-def test_a_number_that_tells_modules_apart_is_no_other_module_s_name(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_a_number_that_tells_modules_apart_is_no_other_module_s_name(golden: Golden) -> None:
+    golden("""
         range 1   0  10 {'Module': 'top', 'Class': 'A'}
         range 1  20  30 {'Module': 'top~2', 'Class': 'C'}
         range 1  40  50 {'Module': 'top', 'Class': 'B'}
-    """)
-    expect(dataset, "modules")("""
+        => modules
         path   class_name  alias_of
         top    A           -
         top~2  C           -

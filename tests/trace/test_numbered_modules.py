@@ -2,21 +2,20 @@
 
 from pathlib import Path
 
-from tests.golden import Parse, expect
+from tests.golden import Golden, Parse, expect
 from tests.joined import joined_here
 from tests.trace_lines import report
 
 
-def test_a_module_that_is_also_called_from_outside_belongs_to_the_only_module_that_calls_it(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_a_module_that_is_also_called_from_outside_belongs_to_the_only_module_that_calls_it(golden: Golden) -> None:
+    golden("""
         range  1   0  20 nn.Module: Encoder_0
         range  1   5  10 nn.Module: Linear_0
         range  1  30  90 nn.Module: Net_0
         range  1  40  60 nn.Module: Encoder_0
         range  1  45  50 nn.Module: Linear_0
         range  1 100 110 nn.Module: Linear_0
-    """)
-    expect(dataset, "modules")("""
+        => modules
         path                      class_name  alias_of
         Net_0                     Net         -
         Net_0.Encoder_0           Encoder     -
@@ -24,15 +23,14 @@ def test_a_module_that_is_also_called_from_outside_belongs_to_the_only_module_th
     """)
 
 
-def test_a_module_that_several_modules_call_stands_where_it_ran_and_names_its_first_place(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_a_module_that_several_modules_call_stands_where_it_ran_and_names_its_first_place(golden: Golden) -> None:
+    golden("""
         range  1   0 100 nn.Module: Net_0
         range  1  10  20 nn.Module: Linear_0
         range  1  30  50 nn.Module: Block_0
         range  1  35  40 nn.Module: Linear_0
         range  1 200 210 nn.Module: Linear_0
-    """)
-    expect(dataset, "modules")("""
+        => modules
         path                    alias_of
         Net_0                   -
         Net_0.Linear_0          -

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, expect
+from tests.golden import Golden, Parse, expect
 from tracekit.trace.decoding import decode
 from tracekit.trace.operators import Operator, operators_of
 
@@ -130,8 +130,8 @@ def test_work_has_the_innermost_operator_around_its_launch_whatever_the_hierarch
     assert markers == ["module", "operator", "operator", "operator", None, "operator"]
 
 
-def test_replayed_work_has_the_operator_of_its_graph_capture(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_replayed_work_has_the_operator_of_its_graph_capture(golden: Golden) -> None:
+    golden("""
         range     1   0  100 aten::mm, seq = 1, op_id = 1, sizes = [[2, 2], [2, 2]]
         launch    1  10   20 #1 cudaLaunchKernel
         node!9    1  15   15
@@ -140,23 +140,21 @@ def test_replayed_work_has_the_operator_of_its_graph_capture(parsed: Parse) -> N
         kernel!10 1 230  240 #2 gemm
         node!10   1 110  110 9
         kernel!77 1 240  250 #2 unknown
-    """)
-    expect(dataset, "kernels")("""
+        => kernels
         name     op        op_shapes         op_seq
         gemm     aten::mm  [[2, 2], [2, 2]]  1
         unknown  -         -                 -
     """)
 
 
-def test_operators_on_a_cpu_name_themselves(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_operators_on_a_cpu_name_themselves(golden: Golden) -> None:
+    golden("""
         range 1  0 100 {'Module': 'top'}
         range 1 10  50 aten::mm, seq = 7, op_id = 1, sizes = [[2, 4], [4, 8]]
         op    1 10  50 aten::mm
         op    1 20  30 aten::resize_
         op    1 60  70 aten::relu
-    """)
-    expect(dataset, "kernels")("""
+        => kernels
         name           op             op_shapes         op_seq
         aten::mm       aten::mm       [[2, 4], [4, 8]]  7
         aten::resize_  aten::resize_  -                 -

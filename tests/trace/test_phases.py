@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, expect
+from tests.golden import Golden, Parse, expect
 from tests.graphs.test_clone_chains import CAPTURE, NODES
 from tests.trace_lines import repeated
 from tracekit.markers.phases import phase_of
@@ -140,8 +140,8 @@ def test_what_runs_without_gradients_in_every_step_is_part_of_it(
     assert parsed(repeated(TRAINING, 3) + marks).steps().start_ns.tolist() == starts
 
 
-def test_what_compiles_inside_a_call_is_not_the_modules(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_what_compiles_inside_a_call_is_not_the_modules(golden: Golden) -> None:
+    golden("""
             range  1   0 900 {'Module': 'Net', 'Inputs': [[2]]}
             run    1  10  20 before
             range  1 100 500 dynamo
@@ -151,8 +151,7 @@ def test_what_compiles_inside_a_call_is_not_the_modules(parsed: Parse) -> None:
             range  1 600 650 TorchDynamo Cache Lookup
             run    1 610 620 after
             range  2 480 700 compile_file (dynamo_timed), op_id = 9
-        """)
-    expect(dataset, "kernels")("""
+        => kernels
         name       phase    module  method  cause        step_id
         before     forward  Net     range   -            0
         after      forward  Net     range   -            0
@@ -160,15 +159,14 @@ def test_what_compiles_inside_a_call_is_not_the_modules(parsed: Parse) -> None:
     """)
 
 
-def test_what_runs_while_a_model_is_compiled_is_compilation_whatever_is_called(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_what_runs_while_a_model_is_compiled_is_compilation_whatever_is_called(golden: Golden) -> None:
+    golden("""
         range  1   0 900 dynamo
         range  1 100 500 {'Module': 'Net', 'Inputs': [[2]]}
         run    1 200 210 in-call
         range  1 600 700 Optimizer.zero_grad#AdamW.zero_grad
         run    1 610 620 in-phase
-    """)
-    expect(dataset, "kernels")("""
+        => kernels
         name      phase    module  cause        step_id
         in-call   compile  -       compilation  -
         in-phase  compile  -       compilation  -

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, expect
+from tests.golden import Golden, Parse, expect
 from tracekit.answers import modules
 
 TRAINING = """
@@ -164,14 +164,13 @@ def test_what_each_of_two_threads_does_once_is_counted(parsed: Parse) -> None:
     assert parsed("\n".join(lines), rows="ranges").modules().name.tolist() == ["chunk *"]
 
 
-def test_paths_stay_distinct_where_names_hold_dots(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_paths_stay_distinct_where_names_hold_dots(golden: Golden) -> None:
+    golden("""
         range 1  0 10 a.b
         range 1 20 40 a
         range 1 25 30 b
         range 1 50 60 a.b~2
-    """)
-    expect(dataset, "modules")("""
+        => modules
         path     name   parent_id
         a.b      a.b    -
         a        a      -
@@ -192,8 +191,8 @@ def test_a_librarys_ranges_are_never_above_a_users(parsed: Parse) -> None:
     expect(dataset, "modules")("path  parent_id\nmy step  -\nmy step.NCCL:ncclAllReduce  0\nNCCL:ncclAllReduce  -")
 
 
-def test_a_range_that_never_ended_is_believed_until_its_thread_contradicts_it(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_a_range_that_never_ended_is_believed_until_its_thread_contradicts_it(golden: Golden) -> None:
+    golden("""
         range  1   0 100 outer
         range  1  10   - lost
         run    1  20  30 inside
@@ -202,8 +201,7 @@ def test_a_range_that_never_ended_is_believed_until_its_thread_contradicts_it(pa
         run    1 210 220 first
         range  1 300 400 again
         run    1 410 420 after all
-    """)
-    expect(dataset, "kernels")("""
+        => kernels
         name       module
         inside     outer.lost
         first      again
@@ -264,8 +262,8 @@ def test_a_range_that_never_ended_makes_way_for_the_next_of_its_place_alone(pars
     expect(parsed(lines), "kernels")("name  module\nfirst  step *\nstill the first  step *\nbehind the second  -")
 
 
-def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(golden: Golden) -> None:
+    golden("""
         range  1   1  50 decode
         launch 1   2   4 #1 cudaStreamBeginCapture_v10000
         range  1  10  40 layer_0
@@ -278,8 +276,7 @@ def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(
         launch 1 122 124 #4 cudaLaunchKernel_v7000
         kernel 1 300 310 #4 gemm
         node!9 1  13  13
-    """)
-    expect(dataset, "calls")("""
+        => calls
         module                    occurrence  phase    kernel_count
         decode                    1           -        0
         decode                    2           -        1
@@ -290,9 +287,9 @@ def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(
     """)
 
 
-def test_what_start_end_ranges_lose_where_they_overlap_is_counted(parsed: Parse) -> None:
+def test_what_start_end_ranges_lose_where_they_overlap_is_counted(golden: Golden) -> None:
     """``copy`` began in ``compute`` and outlasts it: no tree has both whole."""
-    dataset = parsed("""
+    dataset = golden("""
         range  1   0 100 compute
         async  1  50 200 copy
         run    1  60  70 in-both
@@ -300,8 +297,7 @@ def test_what_start_end_ranges_lose_where_they_overlap_is_counted(parsed: Parse)
         run    1 120 130 in-copy
         run    1 250 260 after
         async  1 400 500 whole
-    """)
-    expect(dataset, "kernels")("""
+        => kernels
         name     module        cause
         in-both  compute.copy  -
         across   -             not_nested

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.golden import Parse, expect, losses
+from tests.golden import Golden, Parse, expect, losses
 from tests.parsed_programs import over_programs, place, placed, same, shapes
 from tests.simulator.strategies import plans_of_quiet_modules
 
 
-def test_a_second_range_that_says_less_than_its_call_is_part_of_it(parsed: Parse) -> None:
+def test_a_second_range_that_says_less_than_its_call_is_part_of_it(golden: Golden) -> None:
     """vLLM's hooks leave out the outputs where they find no tensors."""
-    dataset = parsed("""
+    dataset = golden("""
         range  1   0  50 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'Inputs': [[1]], 'StaticParams': {'p': 1}}
         range  1  10  40 {'Module': 'top.a', 'Inputs': [[1]]}
         run    1  20  21 gemm
@@ -17,8 +17,7 @@ def test_a_second_range_that_says_less_than_its_call_is_part_of_it(parsed: Parse
         range  1  52  53 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'StaticParams': {'p': 1}}
         range  1  60  70 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'ids': [[1]], 'StaticParams': {'p': 1}}
         range  1  72  73 {'Module': 'top', 'TrainableParams': {'w': [4]}, 'StaticParams': {'p': 1}}
-    """)
-    expect(dataset, "calls")("""
+        => calls
         module  start_ns  end_ns  inputs  outputs  kernel_count
         top     0         50      [[1]]   -        1
         top     60        70      []      -        0
@@ -46,8 +45,8 @@ def test_a_range_that_says_something_new_is_a_call(parsed: Parse, second: str) -
     assert dataset.table("calls").num_rows == 2
 
 
-def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_have_one(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_have_one(golden: Golden) -> None:
+    golden("""
         range  1   0  50 {'Module': 'top'}
         range  1   5  10 {'Module': 'top.a', 'Inputs': [[1]]}
         range  1  11  12 {'Module': 'top.a', 'Outputs': [[1]]}
@@ -58,8 +57,7 @@ def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_ha
         range  1  72  73 {'Module': 'top'}
         range 8/1  0  50 {'Module': 'net'}
         range 8/1 60  70 {'Module': 'net'}
-    """)
-    expect(dataset, "calls")("""
+        => calls
         module  pid  start_ns
         top     1    0
         top     1    60
@@ -77,8 +75,8 @@ def test_equal_ranges_of_which_only_the_first_works_are_calls(parsed: Parse, cal
     assert dataset.table("calls").num_rows == calls
 
 
-def test_ends_of_calls_from_before_the_recording_are_counted(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_ends_of_calls_from_before_the_recording_are_counted(golden: Golden) -> None:
+    dataset = golden("""
         range  1  11  12 {'Module': 'top.a'}
         range  1  13  14 {'Module': 'top'}
         range  1  20  30 {'Module': 'top'}
@@ -86,8 +84,7 @@ def test_ends_of_calls_from_before_the_recording_are_counted(parsed: Parse) -> N
         run    1  25  26 gemm
         range  1  27  28 {'Module': 'top.a'}
         range  1  31  32 {'Module': 'top'}
-    """)
-    expect(dataset, "calls")("""
+        => calls
         module  start_ns  kernel_count
         top     20        1
         top.a   25        1
@@ -96,8 +93,8 @@ def test_ends_of_calls_from_before_the_recording_are_counted(parsed: Parse) -> N
     assert losses(dataset) == {"range_cut": 2}
 
 
-def test_calls_that_two_sets_of_hooks_mark_are_one(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_calls_that_two_sets_of_hooks_mark_are_one(golden: Golden) -> None:
+    dataset = golden("""
         range  1   0 100 {'Module': 'top'}
         range  1   2  98 {'Module': 'top'}
         range  1  10  50 {'Module': 'top.a'}
@@ -105,8 +102,7 @@ def test_calls_that_two_sets_of_hooks_mark_are_one(parsed: Parse) -> None:
         run    1  26  27 gemm
         range  1  41  42 {'Module': 'top.a', 'Outputs': [[3]]}
         range  1  51  52 {'Module': 'top.a', 'Outputs': [[3]]}
-    """)
-    expect(dataset, "calls")("""
+        => calls
         module  start_ns  end_ns  outputs  kernel_count
         top     0         100     -        1
         top.a   10        50      [[3]]    1
@@ -129,8 +125,8 @@ def test_a_module_that_calls_itself_is_called_twice(parsed: Parse, lines: str) -
     assert "cell.cell" in dataset.table("calls").column("module").to_pylist()
 
 
-def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(golden: Golden) -> None:
+    dataset = golden("""
         range  1   0 100 {'Module': 'top'}
         async  1>2 10 50 {'Module': 'top.a'}
         launch 1  26  27 #1
@@ -141,8 +137,7 @@ def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(parsed: Pa
         kernel 1 920 930 #3 elsewhere
         async  1>2 120 150 ProfilerStep#3
         async  1>2 120 150 plain
-    """)
-    expect(dataset, "kernels")("""
+        => kernels
         name       module  cause
         of-top     top     -
         whose      -       not_nested
@@ -169,16 +164,15 @@ def test_second_ranges_are_no_calls_whatever_modules_take_and_give(it) -> None:
     assert all(row["module"] in modules | {None} for row in it.tables["kernels"])
 
 
-def test_on_a_coarse_clock_outputs_that_share_a_tick_with_all_around_them_are_nobodys(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_on_a_coarse_clock_outputs_that_share_a_tick_with_all_around_them_are_nobodys(golden: Golden) -> None:
+    dataset = golden("""
         range  1   0  50 {'Module': 'top'}
         range  1  10  50 {'Module': 'top.a'}
         range  1  50  50 {'Module': 'top.a', 'Outputs': [[5]]}
         range  1  50  50 {'Module': 'top', 'Outputs': [[9]]}
         range  1  50  70 {'Module': 'top'}
         range  1  70  70 {'Module': 'top', 'Outputs': [[8]]}
-    """)
-    expect(dataset, "calls")("""
+        => calls
         module  start_ns  outputs
         top     0         -
         top     50        -
@@ -187,8 +181,8 @@ def test_on_a_coarse_clock_outputs_that_share_a_tick_with_all_around_them_are_no
     assert losses(dataset)["range_cut"] == 3
 
 
-def test_outputs_are_of_the_call_of_their_own_thread_and_process(parsed: Parse) -> None:
-    dataset = parsed("""
+def test_outputs_are_of_the_call_of_their_own_thread_and_process(golden: Golden) -> None:
+    dataset = golden("""
         range 7/1   0 20 {'Module': 'top'}
         range 8/1   1 21 {'Module': 'top'}
         range 7/2   2 22 {'Module': 'top'}
@@ -196,8 +190,7 @@ def test_outputs_are_of_the_call_of_their_own_thread_and_process(parsed: Parse) 
         range 8/1  32 33 {'Module': 'top', 'Outputs': [[81]]}
         range 7/2  34 35 {'Module': 'top', 'Outputs': [[72]]}
         range 7/3  36 37 {'Module': 'top', 'Outputs': [[73]]}
-    """)
-    expect(dataset, "calls")("""
+        => calls
         pid  tid  outputs
         7    1    [[71]]
         8    1    [[81]]

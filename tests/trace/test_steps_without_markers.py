@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.golden import Parse, expect, losses
+from tests.golden import Golden, Parse, expect, losses
 from tests.trace_lines import repeated
 from tracekit.dataset.opening import Dataset
 
@@ -189,9 +189,9 @@ def test_models_of_several_threads_that_take_turns_are_one_step(parsed: Parse) -
     assert losses(dataset) == {}
 
 
-def test_replicas_are_one_step(parsed: Parse) -> None:
+def test_replicas_are_one_step(golden: Golden) -> None:
     """As of DataParallel: each forward has new threads, and the main thread waits for them."""
-    dataset = parsed("""
+    dataset = golden("""
         range  11   0  50 {'Module': 'net'}
         range  12   5  60 {'Module': 'net'}
         run    12  20  25 replica
@@ -201,8 +201,7 @@ def test_replicas_are_one_step(parsed: Parse) -> None:
         range  13 105 160 {'Module': 'net'}
         run    14 110 115 replica
         range  1  170 180 {'Module': 'loss'}
-    """)
-    expect(dataset, "steps")("""
+        => steps
         name        tid  start_ns  end_ns
         net + loss  11   0         80
         net + loss  13   105       180
