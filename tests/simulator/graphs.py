@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 
 
 NODE_CREATED, EXECUTABLE_CREATED, GRAPH_CREATED, GRAPH_CLONED = 77, 94, 95, 96
-RECORD_NAMES = {
-    NODE_CREATED: "Graph Node Creation",
-    EXECUTABLE_CREATED: "GraphExec Creation",
-    GRAPH_CREATED: "Graph Creation",
-    GRAPH_CLONED: "Graph Clone",
-}
+RECORD_NAMES = {NODE_CREATED: "Graph Node Creation", EXECUTABLE_CREATED: "GraphExec Creation"}
+RECORD_NAMES |= {GRAPH_CREATED: "Graph Creation", GRAPH_CLONED: "Graph Clone"}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -58,10 +54,6 @@ class Graph:
         said = NodeRecord(thread=launch.thread, node=node, time_ns=time_ns, original=original)
         node.records.append(said)
         self.process.recorded_nodes.append(said)
-
-    @property
-    def first(self) -> Graph:
-        return self if self.source is None else self.source.first
 
     @property
     def topology(self) -> list[tuple[str, str]]:
@@ -183,7 +175,10 @@ def replay_as_a_whole(thread: Thread, executable: Graph) -> None:
     thread.clock = max(thread.clock, executable.ready_ns)
     work = thread.work("graph", thread.api("cudaGraphLaunch_v10000"))
     work.graph_id, work.graph_exec = executable.source.id, executable.id
-    work.captured, work.updated = executable.first.capture, bool(executable.updates)
+    first = executable
+    while first.source is not None:
+        first = first.source
+    work.captured, work.updated = first.capture, bool(executable.updates)
 
 
 SHAPES = ("decode 1", "decode 2", "prefill")

@@ -52,6 +52,12 @@ class Job:
     one_stream: bool = False  # all communicators run on one stream of each GPU
     one_name: bool = False  # all collectives run the same kernel
 
+    def stream(self, kind: str) -> int:
+        return _STREAMS["tp" if self.one_stream else kind]
+
+    def name(self, kind: str) -> int:
+        return 0 if self.one_name else _NAME_OF[kind]
+
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
@@ -149,27 +155,15 @@ def _lanes(run: Run, rank: int) -> list[Lane]:
     for event in run.events[rank]:
         meeting = run.meetings[event.meeting]
         told = hash(meeting.group) if run.job.told else None
-        by_lane.setdefault((_stream(run, meeting), told, _name(run, meeting)), []).append(event)
+        by_lane.setdefault((run.job.stream(meeting.kind), told, run.job.name(meeting.kind)), []).append(event)
     lanes = []
     for (_, told, name), events in by_lane.items():
         meetings = [run.meetings[event.meeting] for event in events]
-        columns = (
-            *([getattr(event, name) for event in events] for name in ("start", "end")),
-            [meeting.layer if meeting.kind == "tp" else run.job.layers for meeting in meetings],
-            [meeting.step for meeting in meetings],
-            [-1] * len(meetings),
-            [-1] * len(meetings),
-        )
+        layers = [meeting.layer if meeting.kind == "tp" else run.job.layers for meeting in meetings]
+        columns = [[event.start for event in events], [event.end for event in events], layers]
+        columns += [[meeting.step for meeting in meetings], [-1] * len(meetings), [-1] * len(meetings)]
         lanes.append(Lane(rank, rank, rank + 1, 0, told, name, *(np.array(column, np.int64) for column in columns)))
     return lanes
-
-
-def _stream(run: Run, meeting: Meeting) -> int:
-    return _STREAMS["tp" if run.job.one_stream else meeting.kind]
-
-
-def _name(run: Run, meeting: Meeting) -> int:
-    return 0 if run.job.one_name else _NAME_OF[meeting.kind]
 
 
 def reports(run: Run, folder: Path) -> list[Path]:
@@ -192,6 +186,6 @@ def _lines(run: Run, rank: int) -> list[str]:
             path = f"net.layers.{meeting.layer}" if meeting.kind == "tp" else "net.sync"
             lines.append(f'range 1 {at - 1_000} {at + 2_000} {{"Module": "{path}"}}')
             lines.append(f"launch 1 {at} {at + 1_000} #{number} cudaLaunchKernel")
-            stream, name = _stream(run, meeting), NAMES[_name(run, meeting)]
+            stream, name = run.job.stream(meeting.kind), NAMES[run.job.name(meeting.kind)]
             lines.append(f"kernel+{stream} 1 {event.start} {event.end} #{number} {name}")
     return lines

@@ -11,9 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 _CALLS = {"upload": "cudaMemcpyAsync"}
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-SEND = "ncclDevKernel_SendRecv"
-_MEETS = {"collective": NCCL, "send": SEND}
+_MEETS = {"collective": "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "send": "ncclDevKernel_SendRecv"}
 
 
 @dataclass(frozen=True)
@@ -176,8 +174,7 @@ class Thread:
             self.kernel(op)
             return
         begun = self.now
-        self.rank.ids += 1
-        number = self.rank.ids
+        self.rank.ids = number = self.rank.ids + 1
         work = self.rank.work(op, self.module, begun + self.machine.launch_ns, op.stream, (op.ns, number))
         while work.end < 0:
             yield

@@ -334,13 +334,13 @@ def causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[
 
 
 def methods(piece: Work, call: Range | None) -> frozenset[str]:
-    if call is None:
-        return frozenset()
     if never_captured(piece):
-        return frozenset({AS_A_WHOLE})
-    if piece.node is None:
-        return frozenset({"graph_capture" if piece.replayed else "range"})
-    return frozenset({"graph_node"})
+        method = AS_A_WHOLE
+    elif piece.replayed:
+        method = "graph_node" if piece.node else "graph_capture"
+    else:
+        method = "range"
+    return frozenset({method} if call else ())
 
 
 def phases(pushed: Range) -> frozenset[str]:

@@ -136,8 +136,7 @@ class Features:
     """What a program has beside eager runs of its graphs, marked by layers, of which a report holds everything."""
 
     cpu: bool = False  # it runs on the CPU: work is that of operators
-    wild: bool = False
-    """What kernels of a library launch has names at random; else reductions follow matrix products, and so on."""
+    wild: bool = False  # what kernels of a library launch has names at random; else reductions follow products
     varying: bool = False  # they launch something else in other runs of the same graph
     silent: bool = False  # some launch nothing at all
     copies: bool = False  # they copy and set memory, too
@@ -156,8 +155,7 @@ class Features:
     graphs: bool = False  # runs are captured into CUDA graphs and replayed, node by node
     unrecorded_nodes: bool = False  # the report does not say when nodes were made
     whole: bool = False  # the same, traced as a whole
-    capture_inside: bool = False
-    """A run begins and ends the graph capture, and replays are inside runs (CUDA graph trees)."""
+    capture_inside: bool = False  # a run begins and ends the graph capture, replays are inside runs (graph trees)
     processes: bool = False  # several processes run the same graphs
     told_late: bool = False  # maps are told behind the first runs, or twice
     told_elsewhere: bool = False  # only one process tells maps
