@@ -17,6 +17,14 @@ def _either(names: str) -> dict[str, st.SearchStrategy[bool]]:
     return dict.fromkeys(names.split(), st.booleans())
 
 
+def _up_to(**most: int) -> dict[str, st.SearchStrategy[int]]:
+    return {name: st.integers(1, number) for name, number in most.items()}
+
+
+def _of(**choices: tuple[object, ...]) -> dict[str, st.SearchStrategy[object]]:
+    return {name: st.sampled_from(values) for name, values in choices.items()}
+
+
 ODDITIES = st.builds(
     Oddities,
     **_either("shuffled backtraces bystanders user_additions empty_tables"),
@@ -27,10 +35,7 @@ FIRST_GRAPHS = (1, 2, 2, 1 << 22, 0x7FFF_FFFA, 0xFFFF_F000)
 """Also those whose nodes' ids no float can hold, and those whose nodes' ids are negative in SQLite."""
 FAULTS = st.builds(
     Faults,
-    lost_ranges=st.sampled_from((0.0, 0.05, 0.4)),
-    lost_launches=st.sampled_from((0.0, 0.2)),
-    lost_work=st.sampled_from((0.0, 0.2)),
-    early_work=st.sampled_from((0.0, 0.2)),
+    **_of(lost_ranges=(0.0, 0.05, 0.4), lost_launches=(0.0, 0.2), lost_work=(0.0, 0.2), early_work=(0.0, 0.2)),
     **_either("late_start cut_off"),
 )
 
@@ -45,12 +50,7 @@ def plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
         Plan,
         seed=SEEDS,
         generation=st.sampled_from(GENERATIONS[::-1]),
-        processes=st.integers(1, 3),
-        threads=st.integers(1, 2),
-        devices=st.integers(1, 2),
-        streams=st.integers(1, 3),
-        iterations=st.integers(1, 3),
-        modules=st.integers(1, 14),
+        **_up_to(processes=3, threads=2, devices=2, streams=3, iterations=3, modules=14),
         actions=st.sampled_from((10, 40, 80)),
         dialect=DIALECTS,
         marker_domain=st.sampled_from((None, None, "layers")),
@@ -72,8 +72,7 @@ def loops(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
     rest = st.fixed_dictionaries(
         {
             "seed": SEEDS,
-            "processes": st.integers(1, 2),
-            "devices": st.integers(1, 2),
+            **_up_to(processes=2, devices=2),
             "iterations": st.integers(2, 5),
             "modules": st.integers(2, 10),
             "actions": st.sampled_from((40, 80)),
@@ -92,11 +91,8 @@ BATCHES = st.sampled_from((1, 1, 2, 3, 99))
 """After how many captures late node records are written."""
 GRAPH_FAULTS = st.builds(
     Faults,
-    lost_ranges=st.sampled_from((0.0, 0.0, 0.2)),
-    lost_launches=st.sampled_from((0.0, 0.0, 0.1)),
-    lost_work=st.sampled_from((0.0, 0.2)),
-    late_start=SELDOM,
-    cut_off=SELDOM,
+    **_of(lost_ranges=(0.0, 0.0, 0.2), lost_launches=(0.0, 0.0, 0.1), lost_work=(0.0, 0.2)),
+    **dict.fromkeys(("late_start", "cut_off"), SELDOM),
     node_records=WHEN_NODES,
     node_batch=BATCHES,
     captured_before=SELDOM,
@@ -122,12 +118,8 @@ def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
     few_features = st.builds(
         Plan,
         seed=SEEDS,
-        processes=st.integers(1, 2),
-        threads=st.integers(1, 3),
-        streams=st.integers(1, 3),
-        iterations=st.integers(1, 3),
-        modules=st.sampled_from((1, 3, 7, 10)),
-        actions=st.sampled_from((6, 15, 40)),
+        **_up_to(processes=2, threads=3, streams=3, iterations=3),
+        **_of(modules=(1, 3, 7, 10), actions=(6, 15, 40)),
         dialect=DIALECTS,
         outputs=st.booleans(),
         steps=st.sampled_from((None, "vllm", "torch")),
@@ -147,16 +139,12 @@ def plans_of_quiet_modules() -> st.SearchStrategy[Plan]:
     return st.builds(
         Plan,
         seed=SEEDS,
-        processes=st.integers(1, 2),
-        threads=st.integers(1, 2),
+        **_up_to(processes=2, threads=2),
         iterations=st.integers(2, 3),
         modules=st.integers(2, 12),
-        actions=st.sampled_from((40, 80)),
-        dialect=st.sampled_from(("vllm", "json")),
-        steps=st.sampled_from((None, "vllm")),
+        **_of(actions=(40, 80), dialect=("vllm", "json"), steps=(None, "vllm")),
         **_either("plain_ranges empty_ranges outside_work shared"),
-        no_tensors=st.sampled_from((0.3, 0.7)),
-        hooks=st.sampled_from((1, 1, 2)),
+        **_of(no_tensors=(0.3, 0.7), hooks=(1, 1, 2)),
     )
 
 
@@ -166,10 +154,7 @@ def raising_plans(*, unforeseen: bool = False) -> st.SearchStrategy[Plan]:
     return st.builds(
         Plan,
         seed=SEEDS,
-        processes=st.integers(1, 2),
-        threads=st.integers(1, 2),
-        iterations=st.integers(1, 4),
-        modules=st.integers(1, 14),
+        **_up_to(processes=2, threads=2, iterations=4, modules=14),
         actions=st.sampled_from((10, 40, 80)),
         dialect=DIALECTS,
         marker_domain=st.sampled_from((None, None, "layers")),
@@ -178,8 +163,7 @@ def raising_plans(*, unforeseen: bool = False) -> st.SearchStrategy[Plan]:
         epoch_ns=st.sampled_from((0, -60_000_000)),
         **_either("plain_ranges spans empty_ranges outside_work"),
         graph_replays=SELDOM,
-        shared=sometimes,
-        recursive=sometimes,
+        **dict.fromkeys(("shared", "recursive"), sometimes),
         raises=st.sampled_from((0.03, 0.1, 0.3)),
         ends_always=SELDOM,
     )
