@@ -53,7 +53,10 @@ class Writer:
         ops = [Op("enter", name=f"top.layers.{number}")]
         scale = self.random.choice((3_000, 30_000))
         for _ in range(self.random.randrange(2, 6)):
-            ops += [self.code(scale), Op("kernel", self.random.randrange(2_000, 60_000), name=self.name())]
+            ops += [
+                self.code(scale),
+                Op("kernel", self.random.randrange(2_000, 60_000), name=self.random.choice(("gemm", "flash", "norm"))),
+            ]
         if self.streams and self.random.random() < 0.5:
             ops += self.beside()
         if self.syncs and self.random.random() < 0.5:
@@ -65,9 +68,6 @@ class Writer:
 
     def code(self, scale: int) -> Op:
         return Op("code", self.random.randrange(500, scale))
-
-    def name(self) -> str:
-        return self.random.choice(("gemm", "flash", "norm"))
 
     def beside(self) -> list[Op]:
         """Work on another stream, which waits for the first, and for which that waits later."""
@@ -168,6 +168,8 @@ CHANGES = [
        Machine(host=lambda module, share=share: share if "layers" in module else 1.0)) for share in (0.25, 3.0)),
     (Changes(no_sync=(ONE,)), Machine(no_sync=ONE.__eq__)),
     (Changes(no_launch_cost=(ONE,)), Machine(no_launch_cost=ONE.__eq__)),
+    (Changes(scale=(("*", 0.5),), no_sync=("*",), no_launch_cost=("*",)),
+     Machine(device=lambda *_: 0.5, no_sync=lambda _: True, no_launch_cost=lambda _: True)),
 ]  # fmt: skip
 
 
@@ -258,14 +260,6 @@ def test_a_graph_may_run_before_its_launch_returns(changes: Changes, machine: Ma
     check([{1: program}], changes, replace(machine, **early), 0.01, before=Machine(**early))
 
 
-@settings(max_examples=10, deadline=None)
-@given(SEEDS)
-def test_several_changes_are_made_at_once(seed: int) -> None:
-    machine = Machine(device=lambda *_: 0.5, no_sync=lambda _: True, no_launch_cost=lambda _: True)
-    changes = Changes(scale=(("*", 0.5),), no_sync=("*",), no_launch_cost=("*",))
-    check([{1: Writer(seed).program()}], changes, machine, 0.02)
-
-
 def test_copies_that_no_longer_block_take_no_time_where_launches_take_none() -> None:
     ops = [*[Op("copy", 1_000)] * 20, Op("kernel", 9_000), Op("kernel", 2_000)]
     steps = [[Op("step", key=number), *ops, Op("end")] for number in range(3)]
@@ -294,19 +288,15 @@ RANK_CHANGES = {
 
 
 @pytest.mark.parametrize("change", RANK_CHANGES)
+@pytest.mark.parametrize(("drifts", "steps", "least"), [(False, STEPS, 0), (True, 24, 1e-4)])
 @settings(max_examples=8, deadline=None)
-@given(SEEDS)
-def test_ranks_meet_in_collectives(change: str, seed: int) -> None:
+@given(seed=SEEDS)
+def test_ranks_meet_in_collectives_also_if_several_reports_have_clocks_of_their_own(
+    change: str, drifts: bool, steps: int, least: float, seed: int
+) -> None:
+    """Of fewer collectives it can be uncertain which are the same."""
     changes, machine, within = RANK_CHANGES[change]
-    check(ranks(seed), changes, machine, within, before=Machine(slowness=SLOWNESS))
-
-
-@pytest.mark.parametrize("change", RANK_CHANGES)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_ranks_of_several_reports_meet_on_one_clock(change: str, seed: int) -> None:
-    changes, machine, within = RANK_CHANGES[change]
-    programs = ranks(seed, steps=24)  # of fewer collectives it can be uncertain which are the same
-    check(programs, changes, machine, max(within, 1e-4), before=Machine(slowness=SLOWNESS), drifts=True)
+    check(ranks(seed, steps), changes, machine, max(within, least), before=Machine(slowness=SLOWNESS), drifts=drifts)
 
 
 def training(seed: int) -> dict[int, list[Op]]:
@@ -486,13 +476,9 @@ def test_the_command_prints_what_the_model_predicts(tmp_path: Path, capsys: pyte
     arguments = ["whatif", str(dataset.folder), "--scale", "top.layers.*=0.5", "--no-sync", "*"]
     found = predict(dataset, changes)
     assert main([*arguments, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {
-        "step_before_ns": found.step_before_ns,
-        "step_after_ns": found.step_after_ns,
-        "range_ns": None,
-        "blocked": [],
-        "budget": {"before": found.before, "after": found.after},
-    }
+    printed = {"step_before_ns": found.step_before_ns, "step_after_ns": found.step_after_ns, "range_ns": None}
+    printed |= {"blocked": [], "budget": {"before": found.before, "after": found.after}}
+    assert json.loads(capsys.readouterr().out) == printed
     assert main(arguments) == 0
     shown = capsys.readouterr().out
     assert f"{duration(found.step_after_ns)} after" in shown
@@ -536,29 +522,21 @@ def test_the_model_of_a_real_report_gives_back_its_times(path: Path, tmp_path: P
         assert all(np.array_equal(*pair) for pair in zip(measured(found), simulated(model), strict=True))
 
 
-@pytest.mark.parametrize("pinned", [False, True])
-def test_copies_that_become_asynchronous_are_of_pinned_memory(pinned: bool, tmp_path: Path) -> None:
-    lines, now, true_rate = [], 1_000, 25
+def test_copies_that_become_asynchronous_take_as_long_as_those_of_pinned_memory(tmp_path: Path) -> None:
+    lines, true_rate = [], 25
     for step in range(5):
-        begun, number = now, 4 * step
-        if pinned:
-            lines += [f"launch 1 {now} {now + 4_000} #{number} cudaMemcpyAsync"]
-            lines += [f"memcpy 1 {now + 5_000} {now + 405_000} #{number} {400_000 * true_rate} kind=1"]
-            now += 405_000
-        lines += [f"launch 1 {now} {now + 1_000_000} #{number + 1} cudaMemcpyAsync"]
-        lines += [f"memcpy 1 {now + 5_000} {now + 995_000} #{number + 1} {400_000 * true_rate} kind=1 from=0"]
-        now += 1_000_000
-        lines += [f"launch 1 {now} {now + 4_000} #{number + 2}"]
-        lines += [f"kernel 1 {now + 5_000} {now + 305_000} #{number + 2} k"]
-        lines += [f"launch 1 {now + 4_500} {now + 306_000} #{number + 3} cudaDeviceSynchronize"]
-        now += 310_000
-        lines += [f"range 1 {begun} {now - 1_000} ProfilerStep#{step}"]
+        now, number = 1_000 + 1_715_000 * step, 4 * step
+        lines += [
+            f"range 1 {now} {now + 1_714_000} ProfilerStep#{step}",
+            f"launch 1 {now} {now + 4_000} #{number} cudaMemcpyAsync",
+            f"memcpy 1 {now + 5_000} {now + 405_000} #{number} {400_000 * true_rate} kind=1",
+            f"launch 1 {now + 405_000} {now + 1_405_000} #{number + 1} cudaMemcpyAsync",
+            f"memcpy 1 {now + 410_000} {now + 1_400_000} #{number + 1} {400_000 * true_rate} kind=1 from=0",
+            f"launch 1 {now + 1_405_000} {now + 1_409_000} #{number + 2}",
+            f"kernel 1 {now + 1_410_000} {now + 1_710_000} #{number + 2} k",
+            f"launch 1 {now + 1_409_500} {now + 1_711_000} #{number + 3} cudaDeviceSynchronize",
+        ]
     dataset = tracekit.parse(report(tmp_path / "report.sqlite", "\n".join(lines)), scheduler="here")
     found = predict(dataset, Changes(no_sync=("*",)))
-    true = 700_000 + 400_000 * pinned  # one copy or two, and a kernel
-    if pinned:
-        assert found.range_ns is None
-        assert found.step_after_ns == pytest.approx(true, rel=0.02)
-    else:
-        assert found.range_ns is not None
-        assert found.range_ns[0] < true < found.range_ns[1]
+    assert found.range_ns is None
+    assert found.step_after_ns == pytest.approx(2 * 400_000 + 300_000, rel=0.02)
