@@ -44,11 +44,7 @@ def wrong(it: Parsed) -> list[dict]:
 
 
 def missing(it: Parsed) -> list[dict]:
-    return [
-        row
-        for row, truth in rows_with_truth(it)
-        if row["module"] is None and not any(one.causes for one in truth)
-    ]
+    return [row for row, truth in rows_with_truth(it) if row["module"] is None and not any(one.causes for one in truth)]
 
 
 def wrongly_explained(it: Parsed) -> list[dict]:
