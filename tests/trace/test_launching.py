@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden import Parse, expect
+from tests.golden import Parse
 from tests.trace_lines import report
 from tracekit import parse
 from tracekit.causes import MANAGED_MEMORY
@@ -19,53 +19,10 @@ def launched(dataset: Dataset) -> list[tuple[str | None, str | None, int | None]
     return [(row["module"], row["cause"], row["launch_start_ns"]) for row in rows]
 
 
-def by(parsed: Parse, name: str) -> Dataset:
-    return parsed(f"""
-        range  1   0 100  {{'Module': 'top'}}
-        launch 1  20  25  #1 {name}
-        kernel 1 900 950  #1 gemm
-    """)
-
-
-@pytest.mark.parametrize("name", IDLE)
-def test_calls_that_start_nothing_own_no_work(parsed: Parse, name: str) -> None:
-    assert launched(by(parsed, name)) == [(None, "no_launch", None)]
-
-
-@pytest.mark.parametrize("name", ABLE)
-def test_calls_that_may_start_work_own_it(parsed: Parse, name: str) -> None:
-    assert launched(by(parsed, name)) == [("top", None, 20)]
-
-
-def test_work_that_began_before_its_call_is_nobodys(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 100  {'Module': 'top'}
-        launch 1  20  25  #1
-        launch 1  40  45  #2
-        launch 1  60  65  #3
-        kernel 1  19  30  #1 too-early
-        kernel 1  40  50  #2 at-once
-        kernel 1  61  70  #3 while-called
-        memcpy 1   5  10  #3 64
-    """)
-    expect(dataset, "kernels")("""
-        name          module  cause              method  launch_start_ns
-        at-once       top     -                  range   40
-        while-called  top     -                  range   60
-        [CUDA memcpy Host-to-Device]  -  no_launch  -  -
-        too-early     -       no_launch  -       -
-    """)
-    expect(dataset, "ranges")("text  gpu_start_ns  gpu_end_ns  gpu_op_count\n{'Module': 'top'}  40  70  2")
-
-
-def test_an_idle_call_with_the_id_of_a_launch_is_no_rival(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 100  {'Module': 'top'}
-        launch 1  10  15  #1 cudaEventRecord_v3020
-        launch 1  20  25  #1
-        kernel 1 900 950  #1 gemm
-    """)
-    assert launched(dataset) == [("top", None, 20)]
+@pytest.mark.parametrize("name", [*IDLE, *ABLE])
+def test_calls_that_may_start_work_own_it_and_others_do_not(parsed: Parse, name: str) -> None:
+    dataset = parsed(f"range 1 0 100 {{'Module': 'top'}}\nlaunch 1 20 25 #1 {name}\nkernel 1 900 950 #1 gemm")
+    assert launched(dataset) == [("top", None, 20) if name in ABLE else (None, "no_launch", None)]
 
 
 def test_a_failed_call_starts_nothing_and_is_no_rival(parsed: Parse) -> None:
@@ -113,10 +70,8 @@ def test_a_clock_that_is_off_by_microseconds_shows_in_much_of_the_work(
     for at in range(pieces):
         call = 1_000 + 10_000 * at
         lead = -3_000 if at % 20 == 0 else 6_000
-        lines += [
-            f"launch 1 {call} {call + 4_000} #{at + 1}",
-            f"kernel 1 {call + lead} {call + lead + 500} #{at + 1} {'early' if lead < 0 else 'gemm'}",
-        ]
+        lines.append(f"launch 1 {call} {call + 4_000} #{at + 1}")
+        lines.append(f"kernel 1 {call + lead} {call + lead + 500} #{at + 1} {'early' if lead < 0 else 'gemm'}")
     lines += [f"launch 1 {10**9 - 900} {10**9 - 800} #{10**6}", f"kernel 1 5 9 #{10**6} absurd"]
     dataset = parse(report(tmp_path / "report.sqlite", "\n".join(lines)))
     kernels = dataset.table("kernels", ["name", "module", "cause"]).to_pylist()
