@@ -3,29 +3,6 @@
 from tests.golden import Golden, Parse, expect
 
 
-def test_a_shared_module_stands_where_it_ran_and_keeps_what_its_marker_said(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 100 {'Module': 'top'}
-        range  1  10  40 {'Module': 'top.layers.0'}
-        range  1  20  30 {'Module': 'top.layers.0.rotary'}
-        range  1  50  80 {'Module': 'top.layers.1'}
-        range  1  60  70 {'Module': 'top.layers.0.rotary'}
-        range  1  62  68 {'Module': 'top.layers.0.rotary.cache'}
-        run    1  63  64 cos
-    """)
-    expect(dataset, "modules")("""
-        module_id  subtree_end_id  parent_id  depth  path                       alias_of
-        0          7               -          0      top                        -
-        1          7               0          1      top.layers                 -
-        2          4               1          2      top.layers.0               -
-        3          4               2          3      top.layers.0.rotary        -
-        4          7               1          2      top.layers.1               -
-        5          7               4          3      top.layers.1.rotary        top.layers.0.rotary
-        6          7               5          4      top.layers.1.rotary.cache  top.layers.0.rotary.cache
-    """)
-    expect(dataset, "kernels")("name  module\ncos  top.layers.1.rotary.cache")
-
-
 def test_a_module_called_at_several_shapes_is_one_module_of_many_calls(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0  10 {'Module': 'top', 'TrainableParams': {'w': [4, 2]}, 'Inputs': [[8, 2]]}
@@ -70,15 +47,6 @@ def test_a_compiled_region_stands_below_its_caller_under_its_class(golden: Golde
     """)
 
 
-def test_a_module_below_another_name_keeps_its_own_place(parsed: Parse) -> None:
-    """A path is below another by whole names, not by letters."""
-    dataset = parsed("""
-        range  1   0 100 {'Module': 'top.layer'}
-        range  1  10  50 {'Module': 'top.layers.mlp'}
-    """)
-    expect(dataset, "modules")("path  alias_of\ntop  -\ntop.layer  -\ntop.layer.mlp  top.layers.mlp")
-
-
 def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(golden: Golden) -> None:
     golden("""
         range  1/1   0 900 {'Module': 'top'}
@@ -98,21 +66,16 @@ def test_siblings_stand_in_the_order_of_their_first_calls_on_any_thread(golden: 
     """)
 
 
-def test_numbered_layers_of_the_stages_of_a_pipeline_stand_by_their_numbers(parsed: Parse) -> None:
+def test_numbered_layers_of_stages_stand_by_their_numbers_and_those_of_one_process_as_it_calls_them(
+    parsed: Parse,
+) -> None:
     """The recording may begin while a later stage is at work."""
-    dataset = parsed("""
+    stages = parsed("""
         range  1/1 500 600 {'Module': 'top.layers.0'}
         range  1/1 700 800 {'Module': 'top.layers.1'}
         range  2/1 100 200 {'Module': 'top.layers.2'}
         range  2/1 300 400 {'Module': 'top.layers.10'}
     """)
-    assert dataset.table("modules").column("name").to_pylist() == ["top", "layers", "0", "1", "2", "10"]
-
-
-def test_numbered_layers_that_a_process_calls_from_the_last_stand_so(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1  10  20 {'Module': 'up.2'}
-        range  1  30  40 {'Module': 'up.1'}
-        range  1  50  60 {'Module': 'up.0'}
-    """)
-    assert dataset.table("modules").column("name").to_pylist() == ["up", "2", "1", "0"]
+    assert stages.modules().name.tolist() == ["top", "layers", "0", "1", "2", "10"]
+    backwards = parsed("range 1 10 20 {'Module': 'up.2'}\nrange 1 30 40 {'Module': 'up.1'}")
+    assert backwards.modules().name.tolist() == ["up", "2", "1"]
