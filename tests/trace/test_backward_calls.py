@@ -5,24 +5,22 @@ from tests.golden import Golden, Parse, expect
 LINES = """
 range  1    0  100 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]]}
 range  1   10   50 {"Module": "top.a", "Class": "Linear", "Inputs": [[2, 3]]}
-launch 1   20   30 #1 cudaLaunchKernel
+run    1   20   30 gemm
 range  1  100  110 {"Module": "top", "Class": "Net", "Outputs": [[2]]}
 range  2  200  300 {"Module": "top", "Class": "Net", "Phase": "backward"}
 range  2  210  250 {"Module": "top.a", "Class": "Linear", "Phase": "backward"}
-launch 2  220  230 #2 cudaLaunchKernel
-kernel 1   40   60 #1 gemm
-kernel 1  240  270 #2 gemm_backward
+run    2  220  230 gemm_backward
 """
 
 
 def test_backward_work_belongs_to_the_module_in_the_backward_phase(parsed: Parse) -> None:
     dataset = parsed(LINES)
     expect(dataset, "calls")("""
-        module  phase     occurrence  parent_call_id  tid  inputs    outputs  kernel_count  gpu_time_ns
-        top     forward   1           -               1    [[2, 3]]  [[2]]    1             20
-        top     backward  1           -               2    -         -        1             30
-        top.a   forward   1           0               1    [[2, 3]]  -        1             20
-        top.a   backward  1           1               2    -         -        1             30
+        module  phase     occurrence  parent_call_id  tid  inputs    outputs  kernel_count
+        top     forward   1           -               1    [[2, 3]]  [[2]]    1
+        top     backward  1           -               2    -         -        1
+        top.a   forward   1           0               1    [[2, 3]]  -        1
+        top.a   backward  1           1               2    -         -        1
     """)
     expect(dataset, "kernels")("name  module\ngemm  top.a\ngemm_backward  top.a")
 
@@ -98,25 +96,20 @@ def test_a_backward_pass_in_a_forward_call_stands_at_its_own_path_and_is_no_part
 
 
 def test_a_backward_call_below_the_path_of_a_forward_call_is_part_of_it(parsed: Parse) -> None:
-    lines = """
+    dataset = parsed("""
         range  1    0  900 {"Module": "top", "Class": "Step", "Inputs": [[2, 3]]}
         range  1  200  300 {"Module": "top.a", "Class": "Net", "Phase": "backward"}
-    """
-    expect(parsed(lines), "calls")("""
-        module  phase     parent_call_id
-        top     forward   -
-        top.a   backward  0
     """)
+    expect(dataset, "calls")("module  phase  parent_call_id\ntop  forward  -\ntop.a  backward  0")
 
 
 def test_what_runs_again_for_a_backward_pass_is_no_step(parsed: Parse) -> None:
-    lines = """
+    dataset = parsed("""
         range  1    0  100 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]]}
         range  1  200  300 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]], "Phase": "recompute"}
-        launch 1   25   30 #1 cudaLaunchKernel
-        kernel 1   40   60 #1 gemm
-    """
-    expect(parsed(lines), "steps")("name  start_ns  end_ns\ntop  0  100")
+        run    1   25   30 gemm
+    """)
+    expect(dataset, "steps")("name  start_ns  end_ns\ntop  0  100")
 
 
 def test_what_runs_again_between_marked_calls_is_nobody_s(golden: Golden) -> None:
@@ -124,17 +117,12 @@ def test_what_runs_again_between_marked_calls_is_nobody_s(golden: Golden) -> Non
         range  1  200  500 {"Module": "top.a", "Class": "Block", "Phase": "backward"}
         range  1  220  400 {"Module": "top.a.c", "Class": "Linear", "Phase": "backward"}
         range  1  230  250 {"Module": "top.a.b", "Class": "Linear", "Inputs": [[2, 3]], "Phase": "recompute"}
-        launch 1  235  240 #1 cudaLaunchKernel
-        launch 1  260  270 #2 cudaLaunchKernel
+        run    1  235  240 gemm
+        run    1  260  270 add
         range  1  280  300 {"Module": "top.a.c", "Class": "Linear", "Inputs": [[2, 3]], "Phase": "recompute"}
-        launch 1  285  290 #3 cudaLaunchKernel
-        launch 1  310  320 #4 cudaLaunchKernel
-        launch 1  410  420 #5 cudaLaunchKernel
-        kernel 1  300  302 #1 gemm
-        kernel 1  310  314 #2 add
-        kernel 1  320  328 #3 gemm
-        kernel 1  330  346 #4 gemm_backward
-        kernel 1  430  462 #5 add_backward
+        run    1  285  290 gemm
+        run    1  310  320 gemm_backward
+        run    1  410  420 add_backward
         => kernels
         name           module   cause
         add_backward   top.a    -

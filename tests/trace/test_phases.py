@@ -26,17 +26,13 @@ TRAINING = """
 """
 
 
-def test_a_step_goes_from_one_step_of_the_optimizer_to_the_next(parsed: Parse) -> None:
-    dataset = parsed(repeated(TRAINING, 2))
-    expect(dataset, "steps")("""
+def test_a_step_goes_from_one_step_of_the_optimizer_to_the_next_and_has_the_work_of_all_threads(parsed: Parse) -> None:
+    expect(parsed(repeated(TRAINING, 2)), "steps")("""
         name   kind   index  tid  start_ns  end_ns  compile_ns
         train  train  0      1    0         600     0
         train  train  1      1    600       1600    0
     """)
-
-
-def test_work_of_all_threads_is_in_the_step_with_its_phase(parsed: Parse) -> None:
-    expect(parsed(repeated(TRAINING, 1)), "kernels")("""
+    expect(parsed(TRAINING), "kernels")("""
         name      phase      module  cause            step_id
         forward   forward    Net     -                0
         forward   forward    Net     -                0
@@ -179,20 +175,12 @@ def test_what_a_graph_replays_while_a_model_is_compiled_is_the_modules(parsed: P
         launch    1 210 220 #7 cudaGraphLaunch_v10000
         kernel!11 1 300 310 #7 replayed
     """
-    expect(parsed(CAPTURE + NODES + replay), "kernels")(
-        "name      module  method      cause\nreplayed  top.a   graph_node  -"
-    )
+    expect(parsed(CAPTURE + NODES + replay), "kernels")("name  module  method\nreplayed  top.a  graph_node")
 
 
 def test_where_ranges_are_nodes_compiling_is_one_of_them(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 900 my step
-        range  1 100 500 dynamo
-        run    1 200 210 tuned
-    """)
-    expect(dataset, "kernels")(
-        "name   phase    module          method  cause\ntuned  compile  my step.dynamo  range   -"
-    )
+    dataset = parsed("range 1 0 900 my step\nrange 1 100 500 dynamo\nrun 1 200 210 tuned")
+    expect(dataset, "kernels")("name  phase  module  method\ntuned  compile  my step.dynamo  range")
 
 
 def test_the_time_of_compilation_counts_once_on_all_threads(parsed: Parse) -> None:
@@ -210,11 +198,8 @@ def test_the_time_of_compilation_counts_once_on_all_threads(parsed: Parse) -> No
 @pytest.mark.parametrize(
     "text",
     [
-        "Optimizer.step",
-        "dynamo_timed",
-        "TorchDynamo Cache Lookup",
-        '{"Training": "for fun"}',
-        '{"Optimizer": "SGD", "Number": "0"}',
+        *("Optimizer.step", "dynamo_timed", "TorchDynamo Cache Lookup"),
+        *('{"Training": "for fun"}', '{"Optimizer": "SGD", "Number": "0"}'),
     ],
 )
 def test_texts_that_only_look_like_a_phase_tell_none(text: str) -> None:

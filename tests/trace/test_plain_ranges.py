@@ -76,17 +76,11 @@ MARKED = """
 """
 
 
-def test_modules_come_first_in_a_marked_report(parsed: Parse) -> None:
-    expect(parsed(MARKED), "modules")("""
-        path          kind
-        top           module
-        top.layers    module
-        top.layers.0  module
-        top.layers.1  module
-    """)
-
-
-def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> None:
+def test_a_marked_report_has_a_hierarchy_of_modules_of_operators_or_of_ranges_with_modules_among_them(
+    parsed: Parse,
+) -> None:
+    assert parsed(MARKED).modules().path.tolist() == ["top", "top.layers", "top.layers.0", "top.layers.1"]
+    expect(parsed(MARKED, rows="operators"), "kernels")("name  module\nmm  aten::mm\nadd  -")
     dataset = parsed(MARKED, rows="ranges")
     expect(dataset, "modules")("""
         path                                         kind
@@ -110,21 +104,11 @@ def test_plain_ranges_stand_between_the_modules_if_asked_for(parsed: Parse) -> N
     """)
 
 
-def test_operators_alone_are_a_hierarchy_too(parsed: Parse) -> None:
-    expect(parsed(MARKED, rows="operators"), "kernels")("name  module\nmm  aten::mm\nadd  -")
-
-
 def repeated(texts: list[str], rounds: int = 1) -> str:
-    lines = []
-    at = 0
-    for _ in range(rounds):
-        begin = at
-        for text in texts:
-            at += 10
-            lines.append(f"range 1 {at} {at + 5} {text}")
-        at += 10
-        lines.append(f"range 1 {begin} {at} round")
-        at += 10
+    lines, length = [], 10 * len(texts) + 20
+    for begin in range(0, rounds * length, length):
+        lines += [f"range 1 {begin + 10 * at} {begin + 10 * at + 5} {text}" for at, text in enumerate(texts, 1)]
+        lines.append(f"range 1 {begin} {begin + length - 10} round")
     return "\n".join(lines)
 
 
@@ -157,9 +141,7 @@ def test_what_comes_again_is_a_place_and_what_comes_once_is_counted(
 ) -> None:
     modules = parsed(repeated(texts, rounds), rows="ranges").modules()
     assert modules.name.tolist() == ["round", *names]
-
-
-def test_what_each_of_two_threads_does_once_is_counted(parsed: Parse) -> None:
+    # What each of two threads does once is counted, too.
     lines = [f"range {thread} {at} {at + 5} chunk {at // 10}" for thread in (1, 2) for at in (10, 20)]
     assert parsed("\n".join(lines), rows="ranges").modules().name.tolist() == ["chunk *"]
 
@@ -223,19 +205,12 @@ SERVING = """
 
 @pytest.mark.parametrize("by", ["modules", "ranges", "operators"])
 def test_ranges_around_and_inside_a_model_change_nothing_in_its_steps(parsed: Parse, by: str) -> None:
-    expect(parsed(SERVING, rows=by), "steps")("""
-        name  start_ns  end_ns
-        top   10        100
-        top   110       200
-    """)
+    expect(parsed(SERVING, rows=by), "steps")("name  start_ns  end_ns\ntop  10  100\ntop  110  200")
 
 
 def test_iterations_around_a_model_are_better_steps_than_its_calls(parsed: Parse) -> None:
-    expect(parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, rows="ranges"), "steps")("""
-        name         start_ns  end_ns
-        iteration *  0         105
-        iteration *  107       300
-    """)
+    dataset = parsed("range 1 0 105 iteration 0\nrange 1 107 300 iteration 1\n" + SERVING, rows="ranges")
+    expect(dataset, "steps")("name  start_ns  end_ns\niteration *  0  105\niteration *  107  300")
 
 
 def test_a_start_end_range_ends_with_the_call_of_the_module_that_it_began_in(parsed: Parse) -> None:
@@ -304,11 +279,8 @@ def test_what_start_end_ranges_lose_where_they_overlap_is_counted(golden: Golden
         in-copy  -             not_nested
         after    -             outside_ranges
     """)
-    rows = [row for row in dataset.table("coverage").to_pylist() if row["cause"] == "not_nested"]
-    assert [(row["what"], row["count"], row["known"]) for row in rows] == [
-        ("kernels", 2, False),
-        ("ranges: losses", 1, False),
-    ]
+    rows = dataset.coverage().query("cause == 'not_nested'")[["what", "count", "known"]]
+    assert rows.to_numpy().tolist() == [["kernels", 2, False], ["ranges: losses", 1, False]]
 
 
 @pytest.mark.parametrize(("by", "expected"), [("ranges", {"not_nested": 1, "plain": 1}), ("modules", {"plain": 2})])
@@ -347,13 +319,10 @@ def test_of_parts_of_an_iteration_the_longest_is_the_step(parsed: Parse, texts: 
     assert parsed("\n".join(lines)).steps().name.tolist() == steps
 
 
-def test_a_domain_is_named_only_where_users_have_several(parsed: Parse) -> None:
-    expect(parsed("domain 1 0 - 1 app\nrange@1 1 0 10 forward"), "modules")("path\nforward")
-
-
-def test_domains_of_users_tell_nodes_apart(parsed: Parse) -> None:
-    lines = "domain 1 0 - 1 app\nrange@1 1 0 10 forward\nrange 1 20 30 forward"
-    expect(parsed(lines), "modules")("path\napp:forward\nforward")
+def test_domains_are_named_and_tell_nodes_apart_where_users_have_several(parsed: Parse) -> None:
+    lines = "domain 1 0 - 1 app\nrange@1 1 0 10 forward"
+    assert parsed(lines).modules().path.tolist() == ["forward"]
+    assert parsed(f"{lines}\nrange 1 20 30 forward").modules().path.tolist() == ["app:forward", "forward"]
 
 
 def test_marked_steps_are_nodes_without_their_numbers(parsed: Parse) -> None:
@@ -452,7 +421,7 @@ def test_requests_that_interleave_are_siblings_and_never_above_a_step_that_outli
     """)
 
 
-def test_stages_of_interleaved_requests_are_their_siblings_where_any_overlaps_in_part(parsed: Parse) -> None:
+def test_interleaved_requests_and_their_stages_are_siblings_where_any_overlaps_in_part(parsed: Parse) -> None:
     """``tokenize`` lies inside ``request`` once, and across its end once; ``job`` contains both, always."""
     dataset = parsed("""
         async  1   0 900 job
@@ -461,9 +430,6 @@ def test_stages_of_interleaved_requests_are_their_siblings_where_any_overlaps_in
         async  1 250 350 tokenize
         async  1 260 600 request 2
     """)
-    expect(dataset, "modules")("path\njob\njob.request *\njob.tokenize")
-
-
-def test_requests_are_siblings_also_where_a_report_begins_with_them(parsed: Parse) -> None:
-    dataset = parsed("async 1 0 90 request 1\nasync 1 20 60 request 2\nasync 1 40 99 request 3")
-    expect(dataset, "modules")("path\nrequest *")
+    assert dataset.modules().path.tolist() == ["job", "job.request *", "job.tokenize"]
+    first = parsed("async 1 0 90 request 1\nasync 1 20 60 request 2\nasync 1 40 99 request 3")
+    assert first.modules().path.tolist() == ["request *"]

@@ -12,11 +12,8 @@ def names(dataset: Dataset) -> list[str]:
 
 
 def steps_of_kernels(dataset: Dataset) -> dict[str, list[int | None]]:
-    step_ids: dict[str, list[int | None]] = {}
-    rows = dataset.table("kernels", ["name", "step_id", "kernel_id"]).to_pylist()
-    for row in sorted(rows, key=lambda row: row["kernel_id"]):
-        step_ids.setdefault(row["name"], []).append(row["step_id"])
-    return step_ids
+    rows = dataset.table("kernels", ["name", "step_id", "kernel_id"]).sort_by("kernel_id").to_pylist()
+    return {row["name"]: [one["step_id"] for one in rows if one["name"] == row["name"]] for row in rows}
 
 
 SERVING = """
@@ -62,27 +59,16 @@ def test_layers_that_are_computed_again_begin_no_step(parsed: Parse) -> None:
     assert steps_of_kernels(dataset) == {"loss": [0, 1, 2], "computed-again": again, "optimizer": rest}
 
 
-@pytest.mark.parametrize("cut", ["net.layers.1", "net.head", "CrossEntropyLoss"])
-def test_what_is_left_of_a_forward_that_began_before_the_recording_is_no_step(parsed: Parse, cut: str) -> None:
-    rest = {
-        "net.layers.1": "range 1 10 20 {'Module': 'net.layers.1'}\n",
-        "net.head": "range 1 30 40 {'Module': 'net.head'}\n",
-        "CrossEntropyLoss": "range 1 50 60 {'Module': 'CrossEntropyLoss'}\n",
-    }
-    left = [*rest][[*rest].index(cut) :]
-    dataset = parsed("".join(rest[one] for one in left) + repeated(TRAINING, 2, begin=1000))
-    assert names(dataset) == ["net + CrossEntropyLoss"] * 2
+CUT = ("net.layers.1", "net.layers.2", "net.norm", "CrossEntropyLoss")
 
 
-def test_a_recording_that_holds_but_the_rest_of_a_forward_has_no_steps_and_says_so(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1 10 20 {'Module': 'net.layers.1'}
-        range  1 30 40 {'Module': 'net.layers.2'}
-        range  1 50 60 {'Module': 'net.norm'}
-        range  1 70 80 {'Module': 'lm_head'}
-    """)
-    assert names(dataset) == []
-    assert losses(dataset) == {"steps_unclear": 4}
+@pytest.mark.parametrize("first", range(len(CUT)))
+def test_what_is_left_of_a_forward_that_began_before_the_recording_is_no_step(parsed: Parse, first: int) -> None:
+    left = "".join(f"range 1 {10 * at} {10 * at + 5} {{'Module': '{CUT[at]}'}}\n" for at in range(first, len(CUT)))
+    assert names(parsed(left + repeated(TRAINING, 2, begin=1000))) == ["net + CrossEntropyLoss"] * 2
+    alone = parsed(left)
+    if not first:
+        assert (names(alone), losses(alone)) == ([], {"steps_unclear": len(CUT)})
 
 
 def test_a_stage_of_a_pipeline_passes_through_its_layers_in_each_step(parsed: Parse) -> None:
@@ -108,18 +94,8 @@ def test_a_stage_of_a_pipeline_passes_through_its_layers_in_each_step(parsed: Pa
 
 def test_chunks_of_layers_that_run_by_turns_are_one_step_together(parsed: Parse) -> None:
     """An interleaved schedule: two batches go through the first chunk before one goes through the second."""
-    dataset = parsed(
-        repeated(
-            """
-            range 1  0 10 {'Module': 'net.layers.0'}
-            range 1 20 30 {'Module': 'net.layers.0'}
-            range 1 40 50 {'Module': 'net.layers.2'}
-            range 1 60 70 {'Module': 'net.layers.2'}
-            """,
-            3,
-        )
-    )
-    assert spans(dataset) == [70] * 3
+    layers = "\n".join(f"range 1 {20 * at} {20 * at + 10} {{'Module': 'net.layers.{at // 2}'}}" for at in range(4))
+    assert spans(parsed(repeated(layers, 3))) == [70] * 3
 
 
 def in_turns(*turns: str, pause: int = 60, begin: int = 0) -> str:
@@ -181,10 +157,8 @@ def test_models_that_take_no_turns_make_no_steps_and_are_counted(parsed: Parse, 
 
 
 def test_models_of_several_threads_that_take_turns_are_one_step(parsed: Parse) -> None:
-    turn = (
-        "range 1 0 40 {'Module': 'encoder'}\nrange 2 50 90 {'Module': 'decoder'}\nrange 2 95 99 {'Module': 'decoder'}"
-    )
-    dataset = parsed(repeated(turn, 3))
+    decoder = "range 2 50 90 {'Module': 'decoder'}\nrange 2 95 99 {'Module': 'decoder'}"
+    dataset = parsed(repeated(f"range 1 0 40 {{'Module': 'encoder'}}\n{decoder}", 3))
     assert spans(dataset) == [99] * 3
     assert losses(dataset) == {}
 
@@ -209,17 +183,10 @@ def test_replicas_are_one_step(golden: Golden) -> None:
     assert steps_of_kernels(dataset) == {"replica": [0, 1], "after-the-first-has-ended": [0]}
 
 
-def test_threads_that_call_one_model_by_turns_make_a_step_each(parsed: Parse) -> None:
-    dataset = parsed("""
-        range 1  0  50 {'Module': 'net'}
-        range 2 50 100 {'Module': 'net'}
-        range 1 110 150 {'Module': 'net'}
-        range 3 160 200 {'Module': 'net'}
-    """)
-    assert names(dataset) == ["net"] * 4
-
-
-def test_threads_that_each_run_a_loop_of_their_own_make_steps_of_their_own(parsed: Parse) -> None:
+def test_threads_that_call_one_model_by_turns_or_have_loops_of_their_own_make_steps_each(parsed: Parse) -> None:
+    turns = (1, 0), (2, 50), (1, 110), (3, 160)
+    calls = (f"range {thread} {at} {at + 50} {{'Module': 'net'}}" for thread, at in turns)
+    assert names(parsed("\n".join(calls))) == ["net"] * 4
     body = "range {0} 0 50 {{'Module': 'net'}}\nrange {0} 60 70 {{'Module': 'loss'}}"
     both = repeated(body.format(1), 2) + "\n" + repeated(body.format(2), 2, begin=20)
     assert names(parsed(both)) == ["net + loss"] * 4
