@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,14 +87,7 @@ class Run:
     """Steps as a report, and for each kernel, in the order of their ids, the module that it is of."""
 
     def __init__(
-        self,
-        steps: Sequence[Step],
-        *,
-        marked: bool,
-        gap: Sequence[Op] = (),
-        cut: int = 0,
-        late: int = 0,
-        launches: bool = True,
+        self, steps: Sequence[Step], *, marked: bool, cut: int = 0, late: int = 0, launches: bool = True
     ) -> None:
         """``late`` and ``cut`` are how much is missing at the beginning and at the end of the recording."""
         self._marked, self._now, self._id, self._launches = marked, count(1_000, 1_000), count(1), launches
@@ -103,8 +96,6 @@ class Run:
         self.truth: list[str | None] = []
         for step in steps:
             self._step(step)
-            for op in gap:
-                self._launch(op)
         self._late, self._cut = late, cut
 
     def written(self, path: Path) -> Path:
@@ -121,24 +112,17 @@ class Run:
         return path
 
     def _step(self, step: Step) -> None:
-        if step.text and self._marked:
-            begun, at = next(self._now), len(self._lines)
-            self._work(step)
-            self._lines.insert(at, f"range 1 {begun} {next(self._now)} {step.text}")
-        else:
-            self._work(step)
-
-    def _work(self, step: Step) -> None:
+        begun, at = next(self._now), len(self._lines)
         if step.how == "eager":
             self._eager(step.ops)
-            return
-        inside = [op for op in step.ops if op.module is not None]
-        first = step.ops.index(inside[0])
-        for op in step.ops[:first]:
-            self._launch(op)
-        self._replay(step, inside)
-        for op in step.ops[first + len(inside) :]:
-            self._launch(op)
+        else:
+            for has_module, ops in groupby(step.ops, lambda op: op.module is not None):
+                if has_module:
+                    self._replay(step, [*ops])
+                else:
+                    self._eager([*ops])
+        if step.text and self._marked:
+            self._lines.insert(at, f"range 1 {begun} {next(self._now)} {step.text}")
 
     def _replay(self, step: Step, inside: Sequence[Op]) -> None:
         number, start, end = next(self._id), next(self._now), next(self._now)
@@ -159,7 +143,8 @@ class Run:
             path = op.module or ""
             while open_calls and not f"{path}.".startswith(f"{open_calls[-1][0]}."):
                 module, begun, at = open_calls.pop()
-                self._marker(module, begun, at)
+                if self._marked:
+                    self._lines.insert(at, f"range 1 {begun} {next(self._now)} {{'Module': '{module}'}}")
             parts = path.split(".") if path else []
             for number in range(1, len(parts) + 1):
                 module = ".".join(parts[:number])
@@ -169,10 +154,6 @@ class Run:
                     open_calls.append((module, next(self._now), len(self._lines)))
             if op.name:
                 self._launch(op)
-
-    def _marker(self, module: str, begun: int, at: int) -> None:
-        if self._marked:
-            self._lines.insert(at, f"range 1 {begun} {next(self._now)} {{'Module': '{module}'}}")
 
     def _launch(self, op: Op) -> None:
         number = next(self._id)
@@ -202,15 +183,7 @@ class Score(NamedTuple):
 
 def modules_of(dataset: Dataset) -> list[str | None]:
     """The module of each kernel, in the order of their ids."""
-    rows = dataset.table("kernels", ["kernel_id", "module"]).to_pylist()
-    return [row["module"] for row in sorted(rows, key=lambda row: row["kernel_id"])]
-
-
-def scored(run: Run, dataset: Dataset) -> Score:
-    pairs = [*zip(run.truth, modules_of(dataset), strict=True)]
-    known = sum(true is not None for true, _ in pairs)
-    told = sum(true is not None and true == module for true, module in pairs)
-    return Score(known, told, sum(module is not None and true != module for true, module in pairs))
+    return dataset.table("kernels", ["kernel_id", "module"]).sort_by("kernel_id").column("module").to_pylist()
 
 
 class Laboratory:
@@ -220,17 +193,19 @@ class Laboratory:
         self.folder = folder
         self._number = count()
 
-    def reference(self, steps: Sequence[Step], gap: Sequence[Op] = ()) -> Path:
+    def reference(self, steps: Sequence[Step]) -> Path:
         path = self.folder / f"marked{next(self._number)}.sqlite"
-        dataset = tracekit.parse(Run(steps, marked=True, gap=gap).written(path))
-        return Path(str(dataset.folder))
+        return Path(str(tracekit.parse(Run(steps, marked=True).written(path)).folder))
 
     def alike(self, marked: Sequence[Op], production: Sequence[Op]) -> Score:
         """How six bare steps are told by three marked ones."""
         return self.score(Run([Step(production)] * 6, marked=False), self.reference([Step(marked)] * 3))
 
     def score(self, run: Run, *references: Path) -> Score:
-        return scored(run, self.dataset(run, *references))
+        pairs = [*zip(modules_of(self.dataset(run, *references)), run.truth, strict=True)]
+        known = sum(true is not None for _, true in pairs)
+        told = sum(true is not None and true == module for module, true in pairs)
+        return Score(known, told, sum(module is not None and true != module for module, true in pairs))
 
     def dataset(self, run: Run, *references: Path) -> Dataset:
         path = run.written(self.folder / f"bare{next(self._number)}.sqlite")
