@@ -45,6 +45,13 @@ def test_a_range_that_says_something_new_is_a_call(parsed: Parse, second: str) -
     assert dataset.table("calls").num_rows == 2
 
 
+@pytest.mark.parametrize("calls", [2, 3])
+def test_equal_ranges_of_which_only_the_first_works_are_calls(parsed: Parse, calls: int) -> None:
+    lines = [f"range 1 {100 * at} {100 * at + 50} {{'Module': 'net'}}" for at in range(calls)]
+    dataset = parsed("\n".join([*lines, "launch 1 10 11 #1", "kernel 1 900 910 #1 gemm"]))
+    assert dataset.table("calls").num_rows == calls
+
+
 def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_have_one(golden: Golden) -> None:
     golden("""
         range  1   0  50 {'Module': 'top'}
@@ -68,13 +75,6 @@ def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_ha
     """)
 
 
-@pytest.mark.parametrize("calls", [2, 3])
-def test_equal_ranges_of_which_only_the_first_works_are_calls(parsed: Parse, calls: int) -> None:
-    lines = [f"range 1 {100 * at} {100 * at + 50} {{'Module': 'net'}}" for at in range(calls)]
-    dataset = parsed("\n".join([*lines, "launch 1 10 11 #1", "kernel 1 900 910 #1 gemm"]))
-    assert dataset.table("calls").num_rows == calls
-
-
 def test_ends_of_calls_from_before_the_recording_are_counted(golden: Golden) -> None:
     dataset = golden("""
         range  1  11  12 {'Module': 'top.a'}
@@ -91,23 +91,6 @@ def test_ends_of_calls_from_before_the_recording_are_counted(golden: Golden) -> 
     """)
     assert dataset.table("steps").num_rows == 1
     assert losses(dataset) == {"range_cut": 2}
-
-
-def test_calls_that_two_sets_of_hooks_mark_are_one(golden: Golden) -> None:
-    dataset = golden("""
-        range  1   0 100 {'Module': 'top'}
-        range  1   2  98 {'Module': 'top'}
-        range  1  10  50 {'Module': 'top.a'}
-        range  1  15  40 {'Module': 'top.a'}
-        run    1  26  27 gemm
-        range  1  41  42 {'Module': 'top.a', 'Outputs': [[3]]}
-        range  1  51  52 {'Module': 'top.a', 'Outputs': [[3]]}
-        => calls
-        module  start_ns  end_ns  outputs  kernel_count
-        top     0         100     -        1
-        top.a   10        50      [[3]]    1
-    """)
-    assert dataset.table("steps").num_rows == 1
 
 
 @pytest.mark.parametrize(
@@ -143,13 +126,9 @@ def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(golden: Go
         whose      -       not_nested
         elsewhere  -       outside_modules
     """)
-    rows = [row for row in dataset.table("coverage").to_pylist() if row["what"] == "ranges"]
-    assert {(row["cause"], row["known"]): row["count"] for row in rows} == {
-        ("marker", True): 1,
-        ("plain", True): 1,
-        ("not_nested", False): 2,
-    }
-    assert all(row["advice"] for row in rows if not row["known"])
+    rows = dataset.coverage().query("what == 'ranges'").set_index("cause")
+    assert rows["count"].to_dict() == {"marker": 1, "plain": 1, "not_nested": 2}
+    assert rows.index[~rows.known & (rows.advice != "")].tolist() == ["not_nested"]
 
 
 @over_programs(plans_of_quiet_modules(), 25)
