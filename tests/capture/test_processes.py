@@ -6,15 +6,16 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 
 import tracekit
 from tests.capture.places import Place, one_line, stopped
-from tests.command import Outcome, arguments, environment, separately
+from tests.command import arguments, environment, separately
 from tests.waiting import PATIENCE_S
 from tracekit.capture import processes, recorder as profiler
 from tracekit.capture.process_files import pieces, unfinished
@@ -56,16 +57,11 @@ import ctypes, multiprocessing, os, subprocess, sys, time
 from torch.utils.data import DataLoader
 from net import Net, work
 
-def told(ready):
-    work("terminated", 2)
-    ready.set()
-    time.sleep(60)
-
-def in_c(ready):
-    work("in_c", 3)
+def waits(name, calls, sleep, ready):
+    work(name, calls)
     ready.set()
     while True:
-        ctypes.CDLL(None).sleep(60)  # Python's handler of the signal never runs
+        sleep(60)
 
 def loads(number):
     work(f"loads_{number}", 3)
@@ -75,15 +71,14 @@ def main():
     fork, spawn, served = (multiprocessing.get_context(name) for name in ("fork", "spawn", "forkserver"))
     batches = list(DataLoader(range(4), num_workers=2, multiprocessing_context="fork", worker_init_fn=loads))
     work("main", len(batches), net)
-    started = [fork.Process(target=work, args=("forked", 5, net)), spawn.Process(target=work, args=("spawned", 6))]
-    started.append(served.Process(target=work, args=("served", 4)))
-    for process in started:
+    for way, args in ((fork, ("forked", 5, net)), (spawn, ("spawned", 6)), (served, ("served", 4))):
+        process = way.Process(target=work, args=args)
         process.start()
-    for process in started:
         process.join()
-    for target in (told, in_c):
+    # While it sleeps in C, Python's handler of the signal never runs.
+    for name, calls, sleep in (("terminated", 2, time.sleep), ("in_c", 3, ctypes.CDLL(None).sleep)):
         ready = fork.Event()
-        process = fork.Process(target=target, args=(ready,))
+        process = fork.Process(target=waits, args=(name, calls, sleep, ready))
         process.start()
         ready.wait()
         process.terminate()
@@ -102,33 +97,33 @@ if __name__ == "__main__":
 WORKERS = {"main", "forked", "spawned", "served", "loads_0", "loads_1", "terminated", "in_c", "sub"}
 
 
-class Recorded(NamedTuple):
-    """A recorded command, and what its processes noted: process id, calls, and when they began and ended."""
-
-    outcome: Outcome
-    dataset: Dataset
-    truth: dict[str, tuple[int, int, int, int]]
-    left: set[str]
-
-
-@pytest.fixture(
-    scope="module",
-    params=[
+@pytest.mark.parametrize(
+    "how",
+    [
         pytest.param(("torch", "--", sys.executable, "program.py"), id="a command under torch"),
         pytest.param(("nsys", "program.py"), id="a script under nsys", marks=pytest.mark.nsys),
     ],
 )
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    folder = tmp_path_factory.mktemp("processes")
-    (folder / "net.py").write_text(NET)
-    (folder / "program.py").write_text(PROGRAM)
-    outcome = separately("capture", "--force", "-o", "run", "--engine", *request.param, cwd=folder)
-    left = {path.name for path in folder.iterdir()} - {"__pycache__"}
-    truth = {path.stem: tuple(json.loads(path.read_text())) for path in folder.glob("*.truth")}
-    report = folder / "run.sqlite"
-    assert report.exists(), outcome
+def test_every_process_is_in_the_report_however_it_starts_and_ends(how: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(NET)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    outcome = separately("capture", "--force", "-o", "run", "--engine", *how, cwd=tmp_path)
+    assert (outcome.code, outcome.out) == (4, "bye\n"), outcome
     assert "nsys lost" not in outcome.err, outcome
-    return Recorded(outcome, tracekit.parse(report, force=True), truth, left)
+    left = {path.name for path in tmp_path.iterdir() if path.suffix not in {".truth", ".nsys-rep"}}
+    assert left - {"__pycache__"} == {"net.py", "program.py", "run.sqlite"}
+    assert " in 9 processes" in outcome.err
+    # Two modules of each process; forked ones know those of their parent, too, but do not all call them.
+    assert "modules: 18 called, counted in each process\n" in outcome.err
+    # Each process noted its id, its calls, and when they began and ended.
+    truth = {path.stem: json.loads(path.read_text()) for path in tmp_path.glob("*.truth")}
+    assert set(truth) == WORKERS
+    calls = root_calls(tracekit.parse(tmp_path / "run.sqlite", force=True))
+    assert Counter(calls.pid) == {pid: number for pid, number, *_ in truth.values()}
+    # Bounds were noted outside the calls, so on the one clock of all, none may lie on the wrong side of another's.
+    first, last = calls.groupby("pid").start_ns.min(), calls.groupby("pid").end_ns.max()
+    before, after = zip(*((start - first[pid], end - last[pid]) for pid, _, start, end in truth.values()), strict=True)
+    assert max(before) < min(after)
 
 
 def root_calls(dataset: Dataset) -> pd.DataFrame:
@@ -138,32 +133,6 @@ def root_calls(dataset: Dataset) -> pd.DataFrame:
 
 def calls_by_process(dataset: Dataset) -> Counter[int]:
     return Counter(root_calls(dataset).pid.tolist())
-
-
-def test_every_process_is_in_the_report_however_it_starts_and_ends(recorded: Recorded) -> None:
-    assert set(recorded.truth) == WORKERS
-    assert calls_by_process(recorded.dataset) == {pid: calls for pid, calls, *_ in recorded.truth.values()}
-    assert " in 9 processes" in recorded.outcome.err
-    # Two modules of each process; forked ones know those of their parent, too, but do not all call them.
-    assert "modules: 18 called, counted in each process\n" in recorded.outcome.err
-
-
-def test_the_command_keeps_its_output_and_exit_code_and_nothing_is_left(recorded: Recorded) -> None:
-    assert (recorded.outcome.code, recorded.outcome.out) == (4, "bye\n"), recorded.outcome
-    left = {name for name in recorded.left if not name.endswith((".truth", ".nsys-rep"))}
-    assert left == {"net.py", "program.py", "run.sqlite"}
-
-
-def test_all_processes_share_one_clock(recorded: Recorded) -> None:
-    calls = root_calls(recorded.dataset).groupby("pid").agg({"start_ns": "min", "end_ns": "max"})
-    zeros = [
-        bound - calls.loc[pid, column]
-        for pid, _, *bounds in recorded.truth.values()
-        for bound, column in zip(bounds, ("start_ns", "end_ns"), strict=True)
-    ]
-    # Each process noted its bounds outside its calls, so none may lie on the wrong side of another's.
-    before, after = zeros[::2], zeros[1::2]
-    assert max(before) < min(after)
 
 
 LOSSES = """
@@ -198,17 +167,15 @@ def test_steps_are_safe_once_they_ran_and_what_is_lost_is_told(place: Place, mon
     os.kill(outliving, signal.SIGKILL)
     assert outcome.code == 0, outcome
     truth = {path.stem: json.loads(path.read_text())[0] for path in place.folder.glob("*.truth")}
-    assert calls_by_process(tracekit.parse("run.sqlite")) == {
-        truth["main"]: 2,
-        truth["safe"]: 2,
-        truth["killed_by_parent"]: 1,
-    }
+    calls = {truth["main"]: 2, truth["safe"]: 2, truth["killed_by_parent"]: 1}
+    assert calls_by_process(tracekit.parse("run.sqlite")) == calls
     warnings = [line for line in outcome.err.splitlines() if "warning" in line]
-    (killed,) = [
-        line for line in warnings if f"process {truth['killed']} was killed or crashed before it wrote" in line
-    ]
-    (alive,) = [line for line in warnings if f"process {outliving} outlives the command" in line]
-    assert sorted(warnings) == sorted([killed, alive])
+    texts = (
+        f"process {truth['killed']} was killed or crashed before it wrote",
+        f"process {outliving} outlives the command",
+    )
+    assert [sum(said in line for line in warnings) for said in texts] == [1, 1]
+    assert len(warnings) == 2
     assert not [name for name in place.left() if "partial" in name]
 
 
@@ -264,16 +231,10 @@ def test_a_kill_reaches_a_command_that_ignores_an_interrupt_and_gets_no_advice_o
 
 
 def test_a_stop_of_a_command_that_ends_just_then_is_no_error() -> None:
-    def start() -> subprocess.Popen[bytes]:
-        running = subprocess.Popen(["true"], process_group=0)
-        running.wait()
-        running.wait = interrupted  # type: ignore[method-assign]
-        return running
-
-    def interrupted(timeout: float | None = None) -> int:
-        raise KeyboardInterrupt
-
-    assert nsys.run(start) == nsys.Recorded(128 + signal.SIGINT, stopped=True)
+    running = subprocess.Popen(["true"], process_group=0)
+    running.wait()
+    running.wait = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
+    assert nsys.run(lambda: running) == nsys.Recorded(128 + signal.SIGINT, stopped=True)
 
 
 ON_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
@@ -310,14 +271,8 @@ HOOKED = "import sys; print('torch' in sys.modules, 'json' in sys.modules, len(s
 
 
 def python(*args: str, **variables: str) -> list[str]:
-    found = subprocess.run(
-        [sys.executable, *args],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PATH": os.environ["PATH"], **variables},
-    )
-    return (found.stdout + found.stderr).splitlines()
+    env = {"PATH": os.environ["PATH"], **variables}
+    return subprocess.check_output([sys.executable, *args], text=True, stderr=subprocess.STDOUT, env=env).splitlines()
 
 
 def test_the_startup_hook_does_nothing_unless_asked_and_runs_what_it_hides(tmp_path: Path) -> None:
@@ -337,6 +292,12 @@ def test_start_if_asked_does_nothing_unless_asked(monkeypatch: pytest.MonkeyPatc
         assert not processes.start_if_asked()
 
 
+def recorded_until(end: Callable[[], None], window: ProcessWindow) -> None:
+    window.recorder.emitter.opener("work")()
+    window.recorder.emitter.close()
+    end()
+
+
 def test_a_process_that_begins_to_use_the_gpu_later_is_recorded_in_two_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -349,12 +310,9 @@ def test_a_process_that_begins_to_use_the_gpu_later_is_recorded_in_two_pieces(
 
     monkeypatch.setattr(profiler, "_new_profile", new_profile)
     window = ProcessWindow(Request(tmp_path, "torch", Settings()))
-    for begins in (window.gpu_begins, window.close):
-        if not asked:
-            window.open()
-        window.recorder.emitter.opener("work")()
-        window.recorder.emitter.close()
-        begins()
+    window.open()
+    recorded_until(window.gpu_begins, window)
+    recorded_until(window.close, window)
     first, second = pieces(tmp_path)
     assert asked == [False, True]
     assert (first.pid, first.figures[OPENED]) == (second.pid, second.figures[OPENED]) == (os.getpid(), 1)
@@ -363,12 +321,10 @@ def test_a_process_that_begins_to_use_the_gpu_later_is_recorded_in_two_pieces(
 
 def test_what_was_recorded_before_a_window_is_dropped_is_in_no_piece(tmp_path: Path) -> None:
     window = ProcessWindow(Request(tmp_path, "torch", Settings()))
-    for end in (window.drop, window.close):
+    for end, written in ((window.drop, 0), (window.close, 1)):
         window.open()
-        window.recorder.emitter.opener("work")()
-        window.recorder.emitter.close()
-        end()
-        assert (len(pieces(tmp_path)), unfinished(tmp_path)) == (int(end == window.close), {})
+        recorded_until(end, window)
+        assert (len(pieces(tmp_path)), unfinished(tmp_path)) == (written, {})
 
 
 KILLED = """

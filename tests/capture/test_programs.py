@@ -7,7 +7,6 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import NamedTuple
 
 import pytest
 
@@ -41,29 +40,18 @@ WAYS = {
 }
 
 
-class Said(NamedTuple):
-    code: int
-    out: bytes
-    err: str
-
-
-def capture(folder: Path, *args: object) -> Said:
-    # No pipes: where nsys fails, its agent may outlive it and hold them open.
-    with TemporaryFile() as out, TemporaryFile() as err:
-        command = arguments("capture", "-o", "rep ört.sqlite", *args)
-        told = {"stdout": out, "stderr": err, "env": environment(PYTHONIOENCODING="utf-8")}
-        done = subprocess.run(command, input=b"piped", timeout=PATIENCE_S, cwd=folder, check=False, **told)
-        out.seek(0), err.seek(0)
-        return Said(done.returncode, out.read(), err.read().decode())
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_output_arguments_and_exit_code_are_the_programs_own(way: str, tmp_path: Path) -> None:
     text = RANGE + (TALKING if way == "command" else WORK + TALKING)
     (tmp_path / "talk er.py").write_text(text)
-    said = capture(tmp_path, *WAYS[way])
-    assert (said.code, said.out) == (7, bytes(range(256)) + b"raw "), said
-    own, *told = said.err.splitlines()
+    # No pipes: where nsys fails, its agent may outlive it and hold them open.
+    with TemporaryFile() as out, TemporaryFile() as err:
+        command = arguments("capture", "-o", "rep ört.sqlite", *WAYS[way])
+        told = {"stdout": out, "stderr": err, "env": environment(PYTHONIOENCODING="utf-8")}
+        done = subprocess.run(command, input=b"piped", timeout=PATIENCE_S, cwd=tmp_path, check=False, **told)
+        out.seek(0), err.seek(0)
+        assert (done.returncode, out.read()) == (7, bytes(range(256)) + b"raw "), err.read()
+        own, *told = err.read().decode().splitlines()
     assert own == "größe"
     assert told[0] == "['--batch', 'ä 8'] __main__ piped"
     unmarked = "tracekit: warning: no process of the command called a torch module"
