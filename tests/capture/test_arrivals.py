@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
+from tests import trace_lines
 from tracekit.capture.arrivals import add_arrivals
 from tracekit.capture.process_files import Piece, ProcessFiles
 from tracekit.markers import formatting
@@ -21,19 +22,13 @@ def report(path: Path, calls: dict[int, list[str]]) -> Path:
         for path in paths
         for text in (formatting.call(path, "Linear", inputs=tensors), formatting.result(path, "Linear", tensors))
     ]
-    strings = [{"id": number, "value": text} for number, (_, text) in enumerate(texts)]
-    ranges = [
-        {"start": number, "end": number + 1, "eventType": 59, "globalTid": (pid << 24) + pid, "textId": number}
-        for number, (pid, _) in enumerate(texts)
-    ]
-    nsight_file.write(path, {"StringIds": strings, "NVTX_EVENTS": ranges})
-    return path
+    lines = [f"range {pid}/{pid} {at} {at + 1} {text}" for at, (pid, text) in enumerate(texts)]
+    return trace_lines.report(path, "\n".join(lines))
 
 
 def leave(folder: Path, pid: int, calls: int, modules: int) -> None:
-    ProcessFiles(folder).write(
-        Piece(pid, figures={"calls": calls, "called_modules": modules, "modules_marked": modules})
-    )
+    figures = {"calls": calls, "called_modules": modules, "modules_marked": modules}
+    ProcessFiles(folder).write(Piece(pid, figures=figures))
 
 
 def test_a_loss_has_both_numbers_and_parse_repeats_it(tmp_path: Path) -> None:
@@ -46,8 +41,7 @@ def test_a_loss_has_both_numbers_and_parse_repeats_it(tmp_path: Path) -> None:
     ]
     assert arrivals.figures["modules_marked"] == 4
     assert not arrivals.empty
-    missing = tracekit.parse(path).manifest["missing"]
-    assert missing[0]["what"] == "2 of 7 calls of modules"
+    assert tracekit.parse(path).manifest["missing"][0]["what"] == "2 of 7 calls of modules"
 
 
 @pytest.mark.parametrize("marked", [0, 3])

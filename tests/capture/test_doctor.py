@@ -1,7 +1,6 @@
 """What ``tracekit doctor`` says of a machine."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
-def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TRACEKIT_NSYS", raising=False)
     monkeypatch.setattr("tracekit.nsight.nsys._PLACES", ())
@@ -26,8 +25,7 @@ def checks(outcome: Outcome) -> dict[str, dict[str, object]]:
 
 
 def test_the_doctor_says_what_is_missing_and_what_to_do(nowhere: Path) -> None:
-    outcome = command("doctor", "--json")
-    found = checks(outcome)
+    found = checks(outcome := command("doctor", "--json"))
     assert outcome.code == 0
     assert found["torch"]["ok"]
     assert not found["nsys"]["ok"]
@@ -48,16 +46,13 @@ def test_the_doctor_says_that_another_program_is_not_nsys(nowhere: Path, monkeyp
 
 def test_the_doctor_speaks_without_torch_and_with_a_broken_one(tmp_path: Path) -> None:
     for line, said in (
-        ("import sys; sys.modules['torch'] = None", "pip install torch nvtx"),
-        ("import sys; sys.path.insert(0, 'fake')", "libcudart.so.99"),
+        ("sys.modules['torch'] = None", "pip install torch nvtx"),
+        ("sys.path.insert(0, 'fake')", "libcudart.so.99"),
     ):
-        (tmp_path / "blocked").mkdir(exist_ok=True)
-        (tmp_path / "blocked" / "sitecustomize.py").write_text(line)
-        (tmp_path / "fake" / "torch").mkdir(parents=True, exist_ok=True)
-        (tmp_path / "fake" / "torch" / "__init__.py").write_text("raise ImportError('libcudart.so.99 is not there')")
-        outcome = separately(
-            "doctor", "--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path / 'blocked'}:{ROOT}", TRACEKIT_NSYS="/absent"
-        )
+        (tmp_path / "sitecustomize.py").write_text(f"import sys; {line}")
+        (tmp_path / "fake").mkdir(exist_ok=True)
+        (tmp_path / "fake" / "torch.py").write_text("raise ImportError('libcudart.so.99 is not there')")
+        outcome = separately("doctor", "--json", cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}", TRACEKIT_NSYS="/absent")
         assert outcome.code == 1, outcome
         assert said in outcome.out
         assert not checks(outcome)["engine torch"]["ok"]

@@ -22,11 +22,8 @@ call()
 """
 
 
-def write(folder: Path, program: str) -> None:
+def captured(folder: Path, program: str, *args: object) -> Outcome:
     (folder / "program.py").write_text(MODEL + program)
-
-
-def captured(folder: Path, *args: object) -> Outcome:
     # By pipes: the process that tells of a crash holds them until it has.
     args = ("--engine", "torch", "-o", "run.sqlite", *args, "program.py")
     return separately("capture", *args, cwd=folder, before=bool)
@@ -55,15 +52,11 @@ sys.exit(3)
 
 
 def test_pools_and_threads_that_outlive_a_script_end_as_python_ends_them(tmp_path: Path) -> None:
-    write(tmp_path, POOL)
+    outcome = captured(tmp_path, POOL)
     line, ways = [sys.executable, "program.py"], {"capture_output": True, "text": True, "timeout": PATIENCE_S}
-    expected = subprocess.run(line, env=environment(), cwd=tmp_path, check=False, **ways)
-    outcome = captured(tmp_path)
-    assert (
-        outcome[:2]
-        == (expected.returncode, expected.stdout)
-        == (3, "end\nhook\nthread\ncannot schedule new futures after interpreter shutdown\n")
-    )
+    plain = subprocess.run(line, env=environment(), cwd=tmp_path, check=False, **ways)
+    expected = (3, "end\nhook\nthread\ncannot schedule new futures after interpreter shutdown\n")
+    assert outcome[:2] == (plain.returncode, plain.stdout) == expected
     assert calls(tmp_path) == 3
     assert "tracekit: waiting for ThreadPoolExecutor-" in outcome.err
 
@@ -77,9 +70,8 @@ while len(glob("*.ready")) < 3:
 
 
 def test_of_captures_to_one_place_at_once_none_is_lost(tmp_path: Path) -> None:
-    write(tmp_path, WAIT_FOR_OTHERS)
     with ThreadPoolExecutor(3) as pool:
-        outcomes = list(pool.map(lambda _: captured(tmp_path, "--hierarchy"), range(3)))
+        outcomes = list(pool.map(lambda _: captured(tmp_path, WAIT_FOR_OTHERS, "--hierarchy"), range(3)))
     assert [outcome.code for outcome in outcomes] == [0, 0, 0], outcomes
     names = {"run.sqlite", "run.2.sqlite", "run.3.sqlite"}
     assert {outcome.err.partition("report: ")[2].splitlines()[0] for outcome in outcomes} == names
@@ -92,19 +84,16 @@ def test_of_captures_to_one_place_at_once_none_is_lost(tmp_path: Path) -> None:
 def test_a_script_that_is_killed_or_crashes_is_told_of_and_what_it_left_goes_with_the_next(tmp_path: Path) -> None:
     line = "tracekit: run.sqlite was not written, because the process was killed or crashed; "
     for end, code in (("os.kill(os.getpid(), signal.SIGKILL)", -9), ("import ctypes; ctypes.string_at(0)", -11)):
-        write(tmp_path, f"if not os.fork():\n    time.sleep(1)\n    os._exit(0)\n{end}\n")
-        outcome = captured(tmp_path)
+        outcome = captured(tmp_path, f"if not os.fork():\n    time.sleep(1)\n    os._exit(0)\n{end}\n")
         assert (outcome.code, outcome.err.startswith(line)) == (code, True), outcome
         assert len(list(tmp_path.glob(".run.sqlite.partial-*"))) == 1
-    write(tmp_path, "os.closerange(3, 256)\n")
-    assert "killed" not in (outcome := captured(tmp_path)).err
+    assert "killed" not in (outcome := captured(tmp_path, "os.closerange(3, 256)\n")).err
     assert outcome.code == 0
     assert not list(tmp_path.glob(".*"))
 
 
 def test_a_script_that_calls_os_exit_keeps_its_code_and_its_recording(tmp_path: Path) -> None:
-    write(tmp_path, "if not os.fork():\n    os._exit(0)\nos.wait()\nos._exit(5)\n")
-    outcome = captured(tmp_path)
+    outcome = captured(tmp_path, "if not os.fork():\n    os._exit(0)\nos.wait()\nos._exit(5)\n")
     assert outcome.code == 5
     assert [line.partition(":")[0].split()[0] for line in outcome.err.splitlines()] == ["recorded", "report", "next"]
     assert calls(tmp_path) == 1
@@ -112,8 +101,7 @@ def test_a_script_that_calls_os_exit_keeps_its_code_and_its_recording(tmp_path: 
 
 
 def test_a_failure_while_os_exit_writes_the_report_is_shown(tmp_path: Path) -> None:
-    write(tmp_path, "torch.profiler.profile.export_chrome_trace = lambda *_: 1 / 0\nos._exit(5)\n")
-    outcome = captured(tmp_path)
+    outcome = captured(tmp_path, "torch.profiler.profile.export_chrome_trace = lambda *_: 1 / 0\nos._exit(5)\n")
     first, *_, last = outcome.err.splitlines()
     expected = (5, "Traceback (most recent call last):", "ZeroDivisionError: division by zero")
     assert (outcome.code, first, last) == expected
