@@ -34,12 +34,12 @@ class Around(nn.Module):
     def forward(self, x):
         return self.base(x)
 
-class Adapter(nn.Module):
+class Adapter(Around):
     def __init__(self, base):
-        super().__init__()
-        self.base_layer, self.lora = base, nn.ModuleDict({"default": nn.Linear(4, 4)})
+        super().__init__(base)
+        self.lora = nn.ModuleDict({"default": nn.Linear(4, 4)})
     def forward(self, x):
-        return self.base_layer(x) + self.lora["default"](x)
+        return self.base(x) + self.lora["default"](x)
 
 class Blocks(nn.Module):
     def __init__(self):
@@ -186,13 +186,11 @@ PROGRAMS = {
 }
 
 
-def run(place: Place, body: str, *args: object) -> None:
+def calls(place: Place, body: str, *args: object) -> tuple[list[str], list[str]]:
+    """What was recorded of a program, and what is true."""
     place.write(f"{TRUTH}\ndef program():{body}\nif __name__ == '__main__':\n    main()\n")
     outcome = place.capture("--force", "-o", "run.sqlite", *args)
     assert outcome.code == 0, outcome
-
-
-def calls(place: Place) -> tuple[list[str], list[str]]:
     truth = json.loads((place.folder / "truth.json").read_text())
     table = tracekit.parse("run.sqlite", force=True).table("calls", ["module", "start_ns", "phase"]).to_pandas()
     table = table[table.phase == "forward"].sort_values("start_ns")
@@ -201,8 +199,7 @@ def calls(place: Place) -> tuple[list[str], list[str]]:
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_calls_have_the_paths_that_their_modules_have_in_the_end(program: str, place: Place) -> None:
-    run(place, PROGRAMS[program], "model.py")
-    recorded, truth = calls(place)
+    recorded, truth = calls(place, PROGRAMS[program], "model.py")
     if program == "a part of two wholes":
         # What the second whole calls stands there, and is an alias of the first's.
         recorded = [name.replace("Other.base", "Around.base") for name in recorded]
@@ -214,8 +211,8 @@ def test_calls_have_the_paths_that_their_modules_have_in_the_end(program: str, p
 
 
 def test_a_part_that_ran_first_is_skipped_by_the_path_in_its_whole(place: Place) -> None:
-    run(place, PROGRAMS["parts are validated first"], "--skip", "Net.enc*", "--", sys.executable, "model.py")
-    recorded, truth = calls(place)
+    args = ("--skip", "Net.enc*", "--", sys.executable, "model.py")
+    recorded, truth = calls(place, PROGRAMS["parts are validated first"], *args)
     assert recorded == [name for name in truth if not name.startswith("Net.enc")]
 
 
@@ -229,6 +226,5 @@ COMPILED_ALONE = """
 
 
 def test_a_part_that_ran_compiled_before_its_whole_has_the_name_in_it(place: Place) -> None:
-    run(place, COMPILED_ALONE, "model.py")
-    recorded, _ = calls(place)
+    recorded, _ = calls(place, COMPILED_ALONE, "model.py")
     assert recorded == ["Net.enc", "Net", "Net.enc", "Net.enc.0", "Net.enc.1", "Net.head", "Net.enc"]

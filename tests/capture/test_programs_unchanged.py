@@ -26,19 +26,11 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 X = torch.linspace(-1, 1, 96).view(2, 3, 4, 4)
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv, self.norm, self.act = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU()
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.act(self.norm(self.conv(x)))
-
-
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.quant, self.block, self.dequant = quantization.QuantStub(), Block(), quantization.DeQuantStub()
+        self.quant, self.dequant = quantization.QuantStub(), quantization.DeQuantStub()
+        self.block = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3), nn.ReLU())
         self.head = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -46,7 +38,7 @@ class Net(nn.Module):
 
 
 def fused(model: Net) -> nn.Module:
-    return quantization.fuse_modules(model, [["block.conv", "block.norm", "block.act"]])
+    return quantization.fuse_modules(model, [["block.0", "block.1", "block.2"]])
 
 
 def quantized(model: Net) -> nn.Module:
@@ -68,14 +60,6 @@ def hooked(model: Net) -> nn.Module:
     return model
 
 
-def exported(model: Net, *, strict: bool) -> nn.Module:
-    return torch.export.export(model, (X,), strict=strict).module()
-
-
-def traced_and_frozen(model: Net) -> nn.Module:
-    return torch.jit.freeze(torch.jit.trace(model, X))
-
-
 def counted_by_torch(model: Net) -> nn.Module:
     with FlopCounterMode(display=False) as counter:
         model(X)
@@ -86,7 +70,7 @@ def counted_by_torch(model: Net) -> nn.Module:
 def normed(model: Net) -> nn.Module:
     torch.manual_seed(0)
     parametrizations.weight_norm(model.head[1])
-    nn.utils.spectral_norm(model.block.conv)
+    nn.utils.spectral_norm(model.block[0])
     return model
 
 
@@ -97,9 +81,9 @@ LIBRARIES: dict[str, Callable[[Any], nn.Module]] = {
     "norms": normed,
     "flop counter": counted_by_torch,
     "jit.script": torch.jit.script,
-    "jit.trace": traced_and_frozen,
-    "export strict": partial(exported, strict=True),
-    "export": partial(exported, strict=False),
+    "jit.trace": lambda model: torch.jit.freeze(torch.jit.trace(model, X)),
+    "export strict": lambda model: torch.export.export(model, (X,), strict=True).module(),
+    "export": lambda model: torch.export.export(model, (X,), strict=False).module(),
     "fx": torch.fx.symbolic_trace,
     "compile": partial(torch.compile, backend="eager", fullgraph=True),
     "copy": copy.copy,
@@ -188,18 +172,14 @@ def test_modules_that_do_not_answer_as_modules_do_run_as_they_do(kind: type[NoKe
 
 
 class Inner(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, *, breaks: bool = False) -> None:
         super().__init__()
-        self.up = nn.Linear(4, 4)
+        self.up, self.breaks = nn.Linear(4, 4), breaks
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.up(x).relu()
-
-
-class Broken(Inner):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         x = self.up(x)
-        torch._dynamo.graph_break()
+        if self.breaks:
+            torch._dynamo.graph_break()
         return x.relu()
 
 
@@ -212,7 +192,7 @@ def hooked_inner() -> nn.Module:
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "torch's own": lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU()),
     "the user's in torch's": lambda: nn.Sequential(Inner(), Inner()),
-    "graph breaks": lambda: nn.Sequential(Broken(), Inner()),
+    "graph breaks": lambda: nn.Sequential(Inner(breaks=True), Inner()),
     "with hooks": hooked_inner,
     "encoder layer": lambda: nn.TransformerEncoderLayer(4, 2, 4, batch_first=True),
     "encoder": lambda: nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 4, batch_first=True), 2),
@@ -220,17 +200,14 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def backend_into(graphs: list[list[str]]) -> Callable[..., Any]:
-    def backend(graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
-        graphs.append([str(node.target) for node in graph.graph.nodes])
-        return graph.forward
-
-    return backend
+def backend_into(graphs: list[list[str]], graph: torch.fx.GraphModule, _inputs: object) -> Callable[..., Any]:
+    graphs.append([str(node.target) for node in graph.graph.nodes])
+    return graph.forward
 
 
 def graphs_compiled(model: nn.Module, *, in_place: bool) -> list[list[str]]:
     torch._dynamo.reset()
-    backend = backend_into(graphs := [])
+    backend = partial(backend_into, graphs := [])
     if in_place:
         model.compile(backend=backend)
     run = model if in_place else torch.compile(model, backend=backend)
@@ -253,7 +230,7 @@ def test_the_same_graphs_are_compiled(name: str, training: bool, in_place: bool)
 
 def test_markers_put_on_and_taken_off_compile_nothing_anew() -> None:
     model, to = hooked_inner(), MemoryEmitter()
-    run = torch.compile(model, backend=backend_into(graphs := []))
+    run = torch.compile(model, backend=partial(backend_into, graphs := []))
     run(torch.ones(2, 4))
     with layer_markers(run, emitter=to), layer_markers(model, "inner", emitter=to):
         run(torch.ones(2, 4))

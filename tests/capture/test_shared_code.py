@@ -1,7 +1,6 @@
 """Pieces of one graph that an engine compiles once and runs for all layers, as vLLM and SGLang do on GPUs."""
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -9,9 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx.passes.split_module import split_module
 
-from tests.capture.kernel_truth import runs, watched
-from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
-from tracekit.capture.emit import routed_to
+from tests.capture.kernel_truth import watched
+from tracekit.capture import compiled_maps
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
 
@@ -74,15 +72,11 @@ class Engine:
             numbers[node] = number
             number += splits
         split = split_module(graph, graph, numbers.__getitem__, keep_original_order=True)
-        pieces = [name for name, _ in split.named_children()]
-        for name in pieces[::2]:
-            ends = name in (pieces[0], pieces[-1])
-            setattr(split, name, self._compiled(getattr(split, name)) if ends else self._once(getattr(split, name)))
+        pieces: list[tuple[str, Any]] = list(split.named_children())[::2]
+        self.shared = self.shared or self._compiled(pieces[1][1])
+        for name, piece in pieces:
+            setattr(split, name, self._compiled(piece) if piece in (pieces[0][1], pieces[-1][1]) else self.shared)
         return split
-
-    def _once(self, piece: torch.fx.GraphModule) -> Any:
-        self.shared = self.shared or self._compiled(piece)
-        return self.shared
 
     def _compiled(self, piece: torch.fx.GraphModule) -> Any:
         from torch._inductor.standalone_compile import AOTCompiledArtifact
@@ -170,18 +164,14 @@ def test_shared_code_serves_the_layers_whose_parameters_it_is_given(*, from_file
 
 
 def test_shared_code_serves_the_model_whose_parameters_it_is_given() -> None:
-    models = {name: Model().eval().requires_grad_(requires_grad=False) for name in ("target", "draft")}
+    target, draft = (Model().eval().requires_grad_(requires_grad=False) for _ in range(2))
     engine = Engine(from_files=False)
-    listed = MemoryEmitter()
     with compiled_maps():
-        compiled = [torch.compile(model, backend=engine, fullgraph=True, dynamic=False) for model in models.values()]
+        compiled = [torch.compile(model, backend=engine, fullgraph=True, dynamic=False) for model in (target, draft)]
         for run in compiled:
             run(torch.ones(4, _WIDTH))
-        with ExitStack() as marked:
-            for name, model in models.items():
-                marked.enter_context(layer_markers(model, name))
-            marked.enter_context(routed_to(listed))
+        with watched(target, prefix="target"), watched(draft, prefix="draft") as seen:
             for run in compiled:
                 run(torch.ones(4, _WIDTH))
-    served = [{path.partition(".")[0] for kernel in run.kernels for path, _ in kernel.modules} for run in runs(listed)]
+    served = [{path.partition(".")[0] for kernel in run.kernels for path, _ in kernel.modules} for run in seen.runs]
     assert served == [{"target"}] * (_LAYERS + 1) + [{"draft"}] * (_LAYERS + 1)
