@@ -1,10 +1,8 @@
 """What the embedded recorder made of a block of code, as a report and a dataset."""
 
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import tracekit
 from tracekit.capture.emit import routed_to
@@ -14,15 +12,6 @@ from tracekit.capture.writing import describe_process, machine_tables
 from tracekit.dataset.opening import Dataset
 from tracekit.nsight import file as nsight_file
 from tracekit.storage.local_copies import temp_dir
-
-
-class Span(NamedTuple):
-    """An interval of one thread in the file."""
-
-    start: int
-    end: int | None
-    thread: int
-    text: str
 
 
 @contextmanager
@@ -58,15 +47,5 @@ def parsed(recorder: Recorder, folder: Path) -> Dataset:
     return tracekit.parse(written(recorder, folder / "report.sqlite"), force=True)
 
 
-def spans(path: Path) -> tuple[list[Span], list[Span]]:
-    with closing(sqlite3.connect(path)) as db:
-        texts: dict[int, Any] = dict(db.execute("SELECT id, value FROM StringIds"))
-        ranges = db.execute('SELECT start, "end", globalTid, textId FROM NVTX_EVENTS').fetchall()
-        ops = db.execute('SELECT start, "end", globalTid, nameId FROM TRACEKIT_CPU_OPS').fetchall()
-    return tuple([Span(*row[:3], texts[row[3]]) for row in rows] for rows in (ranges, ops))
-
-
-def texts_of(recorder: Recorder) -> list[str]:
-    rows = rows_of(recorder)
-    in_order = sorted(rows.ranges, key=lambda row: row["start"])
-    return [rows.strings[row["textId"]] for row in in_order]
+def texts_of(rows: Rows) -> list[str]:
+    return [rows.strings[row["textId"]] for row in sorted(rows.ranges, key=lambda row: row["start"])]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tracekit
-from tests.capture.recordings import report_of
+from tests.capture.recordings import report_of, texts_of
 from tests.needs import TRACES
 from tracekit.capture.kineto import ProcessTrace, Rows, rows_of_processes
 from tracekit.errors import CaptureError
@@ -54,27 +54,19 @@ def test_a_users_range_that_looks_like_one_of_ours_is_the_users(tmp_path: Path) 
     names = ["tracekit:", "tracekit:x", "tracekit:-1", "tracekit:7", "tracekit:0"]
     said = [host("user_annotation", name, at, at + 1) for at, name in enumerate(names)]
     made = converted(tmp_path / "trace.json", ["ours"], *said)
-    assert [made.strings[row["textId"]] for row in made.ranges] == [*names[:4], "ours"]
+    assert texts_of(made) == [*names[:4], "ours"]
     assert made.numbered == 1
 
 
 def test_an_evaluation_begins_with_its_node_if_hooks_open_a_range_before(tmp_path: Path) -> None:
     engine = "autograd::engine::evaluate_function"
-    found = [
-        host("user_annotation", "tracekit:0", 0, 22),
-        host("cpu_op", f"{engine}: MulBackward0", 10, 18),
-        host("cpu_op", "MulBackward0", 12, 16),
-        host("cpu_op", f"{engine}: MulBackward0", 20, 40),
-        host("user_annotation", "tracekit:1", 23, 60),
-        host("cpu_op", "MulBackward0", 25, 35),
-    ]
+    ranges = [host("user_annotation", f"tracekit:{at}", *times) for at, times in enumerate([(0, 22), (23, 60)])]
+    around = [host("cpu_op", f"{engine}: MulBackward0", *times) for times in ((10, 18), (20, 40))]
+    inner = [host("cpu_op", "MulBackward0", *times) for times in ((12, 16), (25, 35))]
+    found = [ranges[0], around[0], inner[0], around[1], ranges[1], inner[1]]
     rows = converted(tmp_path / "trace.json", ("a", "b"), *found)
-    assert [(row["start"], row["end"]) for row in rows.operators] == [
-        (10_000, 18_000),
-        (12_000, 16_000),
-        (25_000, 40_000),
-        (25_000, 35_000),
-    ]
+    times = [(row["start"] // 1000, row["end"] // 1000) for row in rows.operators]
+    assert times == [(10, 18), (12, 16), (25, 40), (25, 35)]
 
 
 def test_operators_that_tell_a_phase_are_ranges_where_a_gpu_worked(tmp_path: Path) -> None:

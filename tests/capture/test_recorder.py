@@ -1,12 +1,12 @@
 """A run on the CPU: every operator with its module and time, as torch's profiler counts them; windows and losses."""
 
+import sqlite3
 import subprocess
 import sys
 import threading
-from collections import Counter, defaultdict
-from contextlib import ExitStack
+from collections import Counter
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import NamedTuple
 
 import pandas as pd
 import pytest
@@ -15,36 +15,26 @@ from torch.profiler import record_function
 
 import tracekit
 from tests.capture.models import Cnn, Encoder, Failing, Tagger
-from tests.capture.recordings import file_of, recorded, rows_of, spans, texts_of, written
+from tests.capture.recordings import file_of, recorded, rows_of, texts_of, written
 from tracekit.capture import layer_markers, step
 from tracekit.capture.recorder import Recorder
-from tracekit.dataset.opening import Dataset
 from tracekit.errors import CaptureError
 
 pytestmark = pytest.mark.torch
 
-THREADS = 3
 
-
-class Run(NamedTuple):
-    path: Path
-    dataset: Dataset
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run_models() -> Recorder:
     torch.manual_seed(0)
-    recorder, folder = Recorder(), tmp_path_factory.mktemp("recorded")
+    recorder = Recorder()
     cnn, encoder, tagger = Cnn(), Encoder(), Tagger()
     failing, caught = Failing(ValueError("no")), Failing(KeyError("no"), caught=True)
-    ids = torch.zeros(2, 3, dtype=torch.int64)
     with recorded(recorder), ExitStack() as marked:
         for number, model in enumerate((cnn, encoder, tagger, failing, caught)):
             marked.enter_context(layer_markers(model, f"model{number}"))
         for _ in range(2):
             with step("both", kind="train"):
                 cnn(torch.zeros(2, 3, 8, 8))
-                encoder(ids, mask=torch.ones(2, 3))
+                encoder(torch.zeros(2, 3, dtype=torch.int64), mask=torch.ones(2, 3))
         with record_function("the user's own"):
             torch.zeros(7).cos()
             tagger(torch.zeros(2, 4, 6))
@@ -52,55 +42,42 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             failing(torch.zeros(3))
         caught(torch.zeros(3))
         torch.zeros(3).tan()
-        for _ in range(THREADS):
+        for _ in range(3):
             other = threading.Thread(target=cnn, args=(torch.zeros(2, 3, 8, 8),))
             other.start()
             other.join()
-    path = written(recorder, folder / "run.sqlite")
-    return Run(path, tracekit.parse(path))
+    return recorder
 
 
-def test_every_operator_is_there_once_as_work_of_the_cpu(run: Run) -> None:
-    found, (_, operators) = run.dataset.kernels(), spans(run.path)
+def test_every_operator_is_there_once_and_has_the_innermost_module_around_it(tmp_path: Path) -> None:
+    """The slow obvious way: every operator against every range of its thread."""
+    path = written(run_models(), tmp_path / "run.sqlite")
+    dataset = tracekit.parse(path)
+    found, calls = dataset.kernels(), dataset.calls()
+    with closing(sqlite3.connect(path)) as db:
+        operators = db.execute('SELECT value, start, "end" FROM TRACEKIT_CPU_OPS JOIN StringIds ON id = nameId')
+        recorded_ones = Counter(operators)
     assert set(found.kind) == {"cpu_op"}
     assert found.device.isna().all()
-    assert Counter(zip(found.name.astype(str), found.start_ns, found.end_ns, strict=True)) == (
-        Counter((span.text, span.start, span.end) for span in operators)
-    )
+    assert Counter(zip(found.name.astype(str), found.start_ns, found.end_ns, strict=True)) == recorded_ones
     assert {"aten::conv2d", "aten::lstm", "aten::gelu", "aten::cos", "aten::tan"} <= set(found.name)
 
-
-def test_an_operator_has_the_innermost_module_around_it_and_none_if_there_is_none(run: Run) -> None:
-    """The slow obvious way: every operator against every range of its thread."""
-    found, calls = run.dataset.kernels(), run.dataset.calls()
-    on_thread: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    for call, tid, start, end in zip(calls.call_id, calls.tid, calls.start_ns, calls.end_ns, strict=True):
-        on_thread[tid].append((end - start, start, call))
-    expected, given = {}, {}
+    given = [None if pd.isna(call) else int(call) for call in found.call_id]
+    expected = []
     for row in found.itertuples():
-        around = [
-            (length, call)
-            for length, start, call in on_thread[row.tid]
-            if start <= row.start_ns and row.end_ns <= start + length
-        ]
-        expected[row.kernel_id] = min(around)[1] if around else None
-        given[row.kernel_id] = None if pd.isna(row.call_id) else int(row.call_id)
+        around = calls[(calls.tid == row.tid) & (calls.start_ns <= row.start_ns) & (row.end_ns <= calls.end_ns)]
+        innermost = (around.end_ns - around.start_ns).idxmin() if len(around) else None
+        expected.append(innermost if innermost is None else calls.call_id[innermost])
     assert given == expected
-    assert None in expected.values()
+    assert None in expected
 
 
 TEXTS = [
-    "plain",
-    """both " and ' quotes""",
-    "back \\ slash \\n \\u0041",
-    "line\nline\r\ttab",
+    """both " and ' quotes, back \\ slash \\n \\u0041, line\nline\r\ttab, control \x01\x1f, </script> %s %d {}""",
+    '", "pid": 1, "tid": 1,',
     "größer als 東京 🚀",
     "{'Module': 'top', 'Inputs': [[2, 3]]}",
     "x" * 8192,
-    "control \x01\x1f",
-    "</script>",
-    '", "pid": 1, "tid": 1,',
-    "%s %d {}",
     " ",
 ]
 
@@ -109,7 +86,7 @@ import threading
 import torch
 from torch.profiler import record_function
 from tracekit.capture.recorder import Recorder
-from tests.capture.recordings import recorded, rows_of
+from tests.capture.recordings import recorded, rows_of, texts_of
 
 decorated = record_function("again")
 
@@ -146,8 +123,7 @@ for turn in range(20):
             for _ in range(500):
                 torch.zeros(1)
     rows = rows_of(recorder)
-    texts = [rows.strings[row["textId"]] for row in sorted(rows.ranges, key=lambda row: row["start"])]
-    print(*texts, recorder.opened - rows.numbered, sep="\\n")
+    print(*texts_of(rows), recorder.opened - rows.numbered, sep="\\n")
 """
 
 
@@ -162,7 +138,7 @@ def test_texts_of_markers_and_names_of_the_users_ranges_arrive_unharmed() -> Non
             marked(recorder, text)
             with record_function(text):
                 torch.zeros(1)
-    assert texts_of(recorder) == [text for text in TEXTS for _ in range(2)]
+    assert texts_of(rows_of(recorder)) == [text for text in TEXTS for _ in range(2)]
 
 
 def test_a_marker_left_open_is_open_or_counted_as_lost(tmp_path: Path) -> None:
