@@ -3,12 +3,14 @@
 import re
 import sys
 import time
+from collections import Counter
+from unittest.mock import Mock
 
 import pytest
 import torch
 
 import tracekit
-from tests.capture.places import Place, one_line
+from tests.capture.places import Place, last_line, one_line
 from tests.command import separately
 from tracekit.capture import recorder
 from tracekit.capture.engines import torch_profiler
@@ -34,6 +36,7 @@ class Net(nn.Module):
 
 x = torch.zeros(2, 4)
 """
+ONE_CALL = f"{TOP}\ndef main():\n    Net()(x)\n"
 
 
 def captured(place: Place, body: str, *args: object) -> Dataset:
@@ -45,9 +48,8 @@ def captured(place: Place, body: str, *args: object) -> Dataset:
     return tracekit.parse(place.folder / "main.sqlite", force=True)
 
 
-def counts(dataset: Dataset) -> dict[str, int]:
-    found = dataset.calls(["module"])
-    return found.groupby(found.module.astype(str)).size().to_dict()
+def counts(dataset: Dataset) -> Counter[str]:
+    return Counter(dataset.calls(["module"]).module)
 
 
 #: Programs, each with the options of its recording and how often some of its modules are called in it.
@@ -88,25 +90,16 @@ COUNTED = {
 def test_calls_in_the_window_are_counted(program: str, place: Place) -> None:
     body, args, expected = COUNTED[program]
     dataset = captured(place, body, *args)
-    found = counts(dataset)
-    assert {name: found.get(name) for name in expected} == expected
+    assert expected.items() <= {**dict.fromkeys(expected), **counts(dataset)}.items()
     if program.startswith("iterations"):  # the dataset has the same steps
         assert len(dataset.steps()) == 3
         assert dataset.calls().module.tolist()[0] == "Net"
 
 
 def test_iterations_are_steps_where_there_are_some(place: Place) -> None:
-    body = """
-net = Net()
-net(x)
-for at in range(5):
-    with step("both", batch_size=at):
-        net(x)
-        net(x)
-"""
+    body = "net = Net()\nnet(x)\nfor at in range(5):\n    with step('both', batch_size=at): net(x), net(x)"
     dataset = captured(place, body, "--warmup", 1, "--steps", 2)
-    recorded = dataset.ranges(["start_ns", "end_ns", "open", "text"]).to_string()
-    assert dataset.steps(["batch_size"]).batch_size.tolist() == [1, 2], recorded
+    assert dataset.steps(["batch_size"]).batch_size.tolist() == [1, 2]
     assert counts(dataset)["Net"] == 4
 
 
@@ -115,8 +108,7 @@ def test_the_first_call_of_a_root_says_as_much_as_the_later_ones(place: Place) -
     rows = captured(place, body).table("calls", ["module", "inputs", "outputs", "kwargs"])
     first, second = (row for row in rows.to_pylist() if row["module"] == "Net")
     assert first == second
-    assert first["inputs"] == [[2, 4]]
-    assert first["kwargs"] == [("scale", [[3]])]
+    assert (first["inputs"], first["kwargs"]) == ([[2, 4]], [("scale", [[3]])])
 
 
 @pytest.mark.parametrize(
@@ -150,9 +142,7 @@ def test_a_script_sees_its_arguments_and_is_main(place: Place) -> None:
 TRAINING = """
 net = Net()
 optimizer = torch.optim.SGD(net.parameters())
-for _ in range(3):
-    net(x).sum().backward()
-    optimizer.step()
+for _ in range(3): net(x).sum().backward(), optimizer.step()
 """
 
 
@@ -174,24 +164,19 @@ threads = [Thread(target=net, args=(x,)) for _ in range(4)]
 for thread in threads: thread.start()
 for thread in threads: thread.join()
 """
-    assert counts(captured(place, body)) | {"Net": 4, "Net.head": 4} == counts(
-        tracekit.parse("main.sqlite", force=True)
-    )
+    assert {"Net": 4, "Net.head": 4}.items() <= counts(captured(place, body)).items()
 
 
 def test_a_stop_while_the_profiler_starts_is_one_line(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(_profiler: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(recorder.profile, "start", stopped)
-    place.write(f"{TOP}\ndef main():\n    Net()(x)\n")
+    monkeypatch.setattr(recorder.profile, "start", Mock(side_effect=KeyboardInterrupt))
+    place.write(ONE_CALL)
     assert "before anything was recorded" in one_line(place.capture("model.py:main"), 130)
 
 
 def test_a_stop_is_answered_before_the_profiler_ends(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     end = recorder.profile.stop
     monkeypatch.setattr(recorder.profile, "stop", lambda profiler: (sys.stderr.write("ends"), end(profiler)))
-    place.write(f"{TOP}\ndef main():\n    Net()(x)\n    raise KeyboardInterrupt\n")
+    place.write(f"{ONE_CALL}    raise KeyboardInterrupt\n")
     outcome = place.capture("model.py:main")
     assert outcome.code == 130
     assert outcome.err.startswith("tracekit: stopped; writing what was recorded"), outcome
@@ -203,12 +188,9 @@ def test_a_stop_is_answered_before_the_profiler_ends(place: Place, monkeypatch: 
 def test_a_stop_while_a_recording_is_written_leaves_what_was_there(
     place: Place, monkeypatch: pytest.MonkeyPatch, during: str, stop: BaseException
 ) -> None:
-    def stopped(*_: object) -> None:
-        raise stop
-
-    place.write(f"{TOP}\ndef main():\n    Net()(x)\n")
+    place.write(ONE_CALL)
     (place.folder / "main.sqlite").write_text("mine")
-    monkeypatch.setattr(during, stopped)
+    monkeypatch.setattr(during, Mock(side_effect=stop))
     outcome = place.capture("--force", "model.py:main")
     torch.autograd.profiler._disable_profiler() if during.endswith("stop") else None
     assert "stopped while writing; no report was written" in one_line(outcome, getattr(stop, "code", 130))
@@ -218,7 +200,7 @@ def test_a_stop_while_a_recording_is_written_leaves_what_was_there(
 
 def test_writing_says_how_much_and_advances_to_its_end(place: Place) -> None:
     shares: dict[str, list[float]] = {}
-    place.write(f"{TOP}\ndef main():\n    Net()(x)\n")
+    place.write(ONE_CALL)
     places = place.folder / "run.sqlite", place.folder / "run.json.gz"
     heard: Progress = lambda stage, share: shares.setdefault(stage, []).append(share)  # noqa: E731
     torch_profiler.record(Job("model.py:main", (), Settings(), *places, heard))
@@ -249,10 +231,8 @@ loss.backward()
     calls = dataset.calls(["module", "phase"])
     forward = calls[calls.phase == "forward"]
     outside, inside = expected
-    assert forward.module.astype(str).value_counts().to_dict() == {
-        "Net": outside,
-        **dict.fromkeys(("Net.encoder", "Net.encoder.0", "Net.encoder.1", "Net.head"), inside),
-    }
+    parts = dict.fromkeys(("Net.encoder", "Net.encoder.0", "Net.encoder.1", "Net.head"), inside)
+    assert Counter(forward.module) == {"Net": outside, **parts}
     assert len(dataset.steps()) == outside
 
 
@@ -263,9 +243,7 @@ def test_a_program_that_profiles_itself_is_told_and_nothing_crashes(place: Place
         "    with profile(activities=[ProfilerActivity.CPU]): net(x)\n    net(x)\n"
     )
     outcome = separately("capture", "--engine", "torch", "model.py:main", cwd=place.folder)
-    assert outcome.code == 1, outcome
-    assert outcome.err.splitlines()[-1].startswith("tracekit: ")
-    assert "torch.profiler itself" in outcome.err
+    assert "torch.profiler itself" in last_line(outcome)
     assert place.left() == {"model.py"}
 
 
