@@ -7,9 +7,10 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import nn
-from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
+from torch.optim import LBFGS, SGD, Adam, AdamW
 
 import tracekit
+from tests.capture.others import ids, llama, llama_generates
 from tests.capture.places import Place
 from tracekit.dataset.opening import Dataset
 
@@ -30,16 +31,10 @@ class Net(nn.Module):
 class Count:
     """Counts the calls of a model in each step of the program that runs."""
 
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self.steps: list[int] = []
-        self.watched = ""
-        self._calls = 0
-
     def watch(self, model: nn.Module, name: str = "", *, training: bool = True) -> nn.Module:
         self.watched = name or type(model).__name__
+        self.steps: list[int] = []
+        self._calls = 0
 
         def called(module: nn.Module, *_: object) -> None:
             self._calls += not training or (module.training and torch.is_grad_enabled())
@@ -56,7 +51,6 @@ COUNT = Count()
 
 
 def recorded(place: Place, program: Callable[[], None], *args: object) -> Dataset:
-    COUNT.forget()
     report = place.folder / f"{program.__name__}.sqlite"
     outcome = place.capture("--force", "-o", report, *args, f"{program.__module__}:{program.__name__}")
     assert outcome.code == 0, outcome
@@ -171,20 +165,10 @@ def scaled() -> None:
         COUNT.step_ended()
 
 
-def validated() -> None:
-    net = COUNT.watch(Net())
-    optimizer = SGD(net.parameters(), lr=0.1)
-    _trained_and_validated(net, optimizer, optimizer.step)
-
-
-def compiled_validated() -> None:
-    torch._dynamo.reset()
+def validated(*, compiled: bool = False) -> None:
     net = COUNT.watch(Net())
     optimizer = Adam(net.parameters(), lr=0.01)
-    _trained_and_validated(net, optimizer, torch.compile(optimizer.step, backend="eager"))
-
-
-def _trained_and_validated(net: nn.Module, optimizer: Optimizer, step: Callable[[], object]) -> None:
+    step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
     data = torch.utils.data.DataLoader(torch.ones(6, SIZE), batch_size=2)
     net.eval()
     with torch.no_grad():
@@ -200,6 +184,11 @@ def _trained_and_validated(net: nn.Module, optimizer: Optimizer, step: Callable[
         with torch.no_grad():
             for batch in data:
                 net(batch)
+
+
+def compiled_validated() -> None:
+    torch._dynamo.reset()
+    validated(compiled=True)
 
 
 def gan(*, compiled: bool = False) -> None:
@@ -223,28 +212,11 @@ def compiled_gan() -> None:
     gan(compiled=True)
 
 
-WORDS = 11
-
-
-def _language_model() -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=WORDS, hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=2,
-        bos_token_id=0, eos_token_id=None, pad_token_id=1,
-    )  # fmt: skip
-    return LlamaForCausalLM(config).eval()
-
-
-IDS = torch.tensor([[3, 4, 5]])
-
-
 def generate() -> None:
-    model = _language_model()
-    COUNT.watch(model, training=False)
+    model: Any = COUNT.watch(llama_generates().model, training=False)
     model.register_forward_hook(COUNT.step_ended)
     for length in (5, 3, 4):
-        model.generate(IDS, max_new_tokens=length, do_sample=False)
+        model.generate(ids(), max_new_tokens=length, do_sample=False)
 
 
 def evaluation() -> None:
@@ -262,12 +234,12 @@ def hf_accumulating() -> None:
         def on_step_end(self, *args: object, **kwargs: object) -> None:
             COUNT.step_ended()
 
-    data = [{"input_ids": (ids := torch.randint(0, WORDS, (4,))), "labels": ids} for _ in range(12)]
+    data = [{"input_ids": words, "labels": words} for words in ids(batch=12)]
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
             folder, per_device_train_batch_size=2, per_device_eval_batch_size=2, report_to=[], save_strategy="no",
             logging_strategy="no", disable_tqdm=True, use_cpu=True, gradient_accumulation_steps=2, num_train_epochs=2,
             eval_strategy="steps", eval_steps=2, gradient_checkpointing=True,
         )  # fmt: skip
-        model = COUNT.watch(_language_model())
+        model = COUNT.watch(llama().model)
         Trainer(model, settings, train_dataset=data, eval_dataset=data[:6], callbacks=[Counted()]).train()

@@ -25,18 +25,15 @@ from tracekit.markers import formatting
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 
+generate, hf_accumulating = (
+    pytest.param(program, marks=pytest.mark.models) for program in (loops.generate, loops.hf_accumulating)
+)
 BY_HAND = [loops.lazy, loops.by_hand_update, loops.scaled, loops.compiled_validated, loops.evaluation]
-OF_OTHERS = [loops.hf_accumulating, loops.generate]
 #: Programs of which some steps are recorded.
 CUT = [loops.lbfgs, loops.scaled, loops.by_hand_update, loops.interrupted, loops.gan]
-CUT_OF_OTHERS = [loops.generate]
 
 
-def with_models(programs: list[Callable[[], None]]) -> list[object]:
-    return [pytest.param(program, marks=pytest.mark.models) for program in programs]
-
-
-@pytest.mark.parametrize("program", [*BY_HAND, *with_models(OF_OTHERS)])
+@pytest.mark.parametrize("program", [*BY_HAND, hf_accumulating, generate])
 def test_the_steps_of_a_loop_are_those_that_a_person_counts(place: Place, program: Callable[[], None]) -> None:
     dataset = recorded(place, program)
     assert calls_by_step(dataset) == COUNT.steps
@@ -48,7 +45,7 @@ def test_where_no_model_surely_begins_an_iteration_there_are_no_steps(place: Pla
     assert (dataset.coverage().cause == "steps_unclear").any()
 
 
-@pytest.mark.parametrize("program", [*CUT, *with_models(CUT_OF_OTHERS)])
+@pytest.mark.parametrize("program", [*CUT, generate])
 def test_exactly_the_wanted_steps_are_recorded(place: Place, program: Callable[[], None]) -> None:
     dataset = recorded(place, program, "--warmup", 1, "--steps", 2)
     assert calls_by_step(dataset) == COUNT.steps[1:3]
