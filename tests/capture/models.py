@@ -1,7 +1,7 @@
 """Small models of the kinds that markers must get right, and what their markers said."""
 
 import threading
-from collections import defaultdict
+from collections import Counter
 
 import torch
 from torch import nn
@@ -117,7 +117,4 @@ def by_path(to: MemoryEmitter, *, result: bool = False) -> dict[str, ModuleMarke
 
 
 def counted(to: MemoryEmitter) -> dict[str, int]:
-    counts: dict[str, int] = defaultdict(int)
-    for marker in markers(to):
-        counts[marker.path] += not marker.only_result
-    return dict(counts)
+    return Counter(marker.path for marker in markers(to) if not marker.only_result)
