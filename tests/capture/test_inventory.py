@@ -58,77 +58,61 @@ def test_a_part_of_two_models_is_counted_once() -> None:
     assert inventory([first, second]) == {"marked": 3}
 
 
-LOCAL = """
-import torch
-from torch import nn
-
+#: Programs, each with what is said of their modules, and how often modules are called in them.
+PROGRAMS = {
+    "a model that is gone in the end": (
+        """
 def main():
     model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.ModuleList([nn.Linear(4, 4)])[0])
     model.idle = nn.Linear(4, 4)
     model.forward = lambda x: model[2](model[1](model[0](x)))
-    model(torch.zeros(2, 4))
+    model(x)
     del model.forward
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-SHARED = """
-import torch
-from torch import nn
-
+main()
+""",
+        "3 called; not marked: 1 Dropout or Identity, which compute next to nothing, 1 not called\n",
+        {"Sequential": 1, "Sequential.0": 1, "Sequential.2": 1},
+    ),
+    "models that share a part": (
+        """
 class Net(nn.Module):
     def __init__(self, trunk):
         super().__init__()
         self.trunk, self.head = trunk, nn.Linear(4, 1)
     def forward(self, x):
         return self.head(self.trunk[0](x))
-
 trunk = nn.ModuleList([nn.Linear(4, 4)])
 actor, critic = Net(trunk), Net(trunk)
-actor(torch.zeros(2, 4)), critic(torch.zeros(2, 4))
-"""
-
-
-@pytest.mark.parametrize(
-    ("program", "line"),
-    [
-        (LOCAL, "3 called; not marked: 1 Dropout or Identity, which compute next to nothing, 1 not called\n"),
-        (SHARED, "5 called, 1 container\n"),
-    ],
-    ids=["a model that is gone in the end", "models that share a part"],
-)
-def test_the_modules_of_a_program_are_counted(place: Place, program: str, line: str) -> None:
-    place.write(program)
-    summary = place.capture("-o", "run.sqlite", "model.py").err
-    assert f"modules: {line}" in summary
-    assert "warning" not in summary
-
-
-MADE_ANEW = """
-import torch
-from torch import nn
-
+actor(x), critic(x)
+""",
+        "5 called, 1 container\n",
+        {"Net": 1, "Net.trunk.0": 1, "Net.head": 1, "Net_2": 1, "Net_2.head": 1},
+    ),
+    "layers that are made anew in every call": (
+        """
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.head = nn.Linear(4, 2)
     def forward(self, x, y):
         return nn.CrossEntropyLoss()(self.head(nn.LayerNorm(4)(x)), y)
+net, y = Net(), torch.zeros(2, dtype=torch.long)
+for _ in range(3): net(x, y), nn.CrossEntropyLoss()(torch.zeros(2, 2), y)
+""",
+        "",
+        {"Net": 3, "Net.head": 3, "CrossEntropyLoss": 3},
+    ),
+}
 
-net = Net()
-for _ in range(3):
-    net(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long))
-    nn.CrossEntropyLoss()(torch.zeros(2, 2), torch.zeros(2, dtype=torch.long))
-"""
 
-
-def test_layers_that_a_program_makes_anew_in_every_call_are_no_new_modules(place: Place) -> None:
-    place.write(MADE_ANEW)
-    assert place.capture("-o", "run.sqlite", "model.py").code == 0
-    calls = Counter(tracekit.parse("run.sqlite").calls(["module"]).module.tolist())
-    assert calls == {"Net": 3, "Net.head": 3, "CrossEntropyLoss": 3}
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_modules_of_a_program_are_counted(place: Place, program: str) -> None:
+    text, said, calls = PROGRAMS[program]
+    place.write(f"import torch\nfrom torch import nn\nx = torch.zeros(2, 4)\n{text}")
+    summary = place.capture("-o", "run.sqlite", "model.py").err
+    assert f"modules: {said}" in summary
+    assert "warning" not in summary
+    assert calls.items() <= Counter(tracekit.parse("run.sqlite").calls(["module"]).module).items()
 
 
 def test_layers_run_their_fused_operator_in_one_marked_call() -> None:
