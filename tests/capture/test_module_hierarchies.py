@@ -13,6 +13,7 @@ import pytest
 import tracekit
 from tests.capture.places import Place
 from tests.command import command
+from tests.golden import expect
 from tracekit.capture.kineto import ProcessTrace, keep_chrome_trace, rows_of_processes
 
 pytestmark = pytest.mark.torch
@@ -64,12 +65,16 @@ def folder(place: Place) -> Path:
 
 
 def captured(folder: Path, *args: str) -> list[dict[str, Any]]:
-    outcome = command("capture", "--hierarchy", "-o", "run", *args)
+    outcome = command("capture", "--hierarchy", "--backward", "-o", "run", *args)
     assert (outcome.code, "warning" in outcome.err) == (0, False), outcome.err
     assert "Chrome trace: run.json.gz" in outcome.err
-    with gzip.open(folder / "run.json.gz") as file:
-        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    events = content(folder)["traceEvents"]
+    assert_same_as_report(folder, events)
     return events
+
+
+def content(folder: Path) -> dict[str, Any]:
+    return json.loads(gzip.decompress((folder / "run.json.gz").read_bytes()))
 
 
 def operators(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -103,8 +108,7 @@ def assert_same_as_report(folder: Path, events: list[dict[str, Any]]) -> None:
 
 
 def test_operators_of_forward_and_backward_name_their_modules(folder: Path) -> None:
-    events = captured(folder, "--backward", "--steps", "2", "model.py:make")
-    assert_same_as_report(folder, events)
+    events = captured(folder, "--steps", "2", "model.py:make")
     backward = {event["name"]: event["args"].get("Module Hierarchy") for event in operators(events)}
     assert path_of(backward["SigmoidBackward0"]) == ""
     assert path_of(backward["AddmmBackward0"]) == "layers/1/fc"
@@ -112,12 +116,10 @@ def test_operators_of_forward_and_backward_name_their_modules(folder: Path) -> N
 
 
 def test_all_processes_are_in_one_trace(folder: Path) -> None:
-    events = captured(folder, "--backward", "--", sys.executable, "model.py")
+    events = captured(folder, "--", sys.executable, "model.py")
     assert len({event["pid"] for event in operators(events)}) == 2
-    flows = [event for event in events if event.get("ph") in "sf" and event.get("cat") == "fwdbwd"]
-    ends = Counter((event["id"], event["ph"]) for event in flows)
+    ends = Counter((event["id"], event["ph"]) for event in events if event.get("cat") == "fwdbwd")
     assert set(ends.values()) <= {1}
-    assert_same_as_report(folder, events)
 
 
 BASE_NS = 1_790_000_000_000_000_000
@@ -145,29 +147,26 @@ def merged(tmp_path: Path, *processes: ProcessTrace) -> dict[str, Any]:
     warnings: list[str] = []
     keep_chrome_trace(processes, rows_of_processes(processes), tmp_path / "run.json.gz", warnings)
     assert warnings == []
-    content: dict[str, Any] = json.loads(gzip.decompress((tmp_path / "run.json.gz").read_bytes()))
-    return content
+    return content(tmp_path)
 
 
-def test_each_process_keeps_its_kernels_though_ids_and_gpus_are_the_same(tmp_path: Path) -> None:
-    merged(tmp_path, process(tmp_path, 100, BASE_NS, 0), process(tmp_path, 200, BASE_NS + 1_000_000_001, 0))
-    dataset = tracekit.parse(tmp_path / "run.json.gz", tmp_path / "out")
-    rows = dataset.table("kernels", ["pid", "module", "start_ns", "device"]).to_pylist()
-    assert rows == [
-        {"pid": 100, "module": "net100", "start_ns": 39_875, "device": 0},
-        {"pid": 200, "module": "net200", "start_ns": 39_875 + 1_000_000_001, "device": 0},
-    ]
-
-
-def test_ids_flows_and_tracks_of_devices_are_told_apart(tmp_path: Path) -> None:
-    trace = merged(tmp_path, process(tmp_path, 100, BASE_NS, 0), process(tmp_path, 200, BASE_NS, 1))
+def test_each_process_keeps_its_kernels_and_ids_flows_and_tracks_of_devices_are_told_apart(tmp_path: Path) -> None:
+    later = process(tmp_path, 300, BASE_NS + 1_000_000_001, 0)
+    trace = merged(tmp_path, process(tmp_path, 100, BASE_NS, 0), process(tmp_path, 200, BASE_NS, 1), later)
+    expect(tracekit.parse(tmp_path / "run.json.gz", tmp_path / "out"), "kernels")("""
+    pid  module  start_ns    device
+    100  net100  39875       0
+    200  net200  39875       1
+    300  net300  1000039876  0
+    """)
     events = trace["traceEvents"]
+    kernels = [event for event in events if event.get("cat") == "kernel"]
     assert "distributedInfo" not in trace
-    for key in ("correlation", "device"):
-        assert len({event["args"][key] for event in events if event.get("cat") == "kernel"}) == 2
-    assert len({event["id"] for event in events if event["ph"] == "s"}) == 2
-    assert len({(event["pid"], event["tid"]) for event in events if event.get("cat") == "kernel"}) == 2
-    assert len({event["args"]["External id"] for event in events if event.get("cat") in ("cpu_op", "kernel")}) == 2
+    assert len({event["args"]["correlation"] for event in kernels}) == 3
+    assert len({event["args"]["device"] for event in kernels}) == 2
+    assert len({(event["pid"], event["tid"]) for event in kernels}) == 3
+    assert len({event["id"] for event in events if event["ph"] == "s"}) == 3
+    assert len({event["args"]["External id"] for event in events if event.get("cat") in ("cpu_op", "kernel")}) == 3
 
 
 def test_our_ranges_are_annotations_with_their_texts_in_a_trace_of_one_process(tmp_path: Path) -> None:
