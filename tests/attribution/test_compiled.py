@@ -43,7 +43,14 @@ def launches(*names: str, at: int = 20, number: int = 1, thread: str = "1") -> s
     return "\n".join(lines)
 
 
+OF_MAP = """
+    name                     module               method    call_id  phase
+    triton_poi_fused_norm_0  top.layers.0.norm    compiled  0        forward
+    triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  0        forward
+    gemm                     top.layers.0.mlp.up  compiled  0        forward
+"""
 FUSED = ("triton_poi_fused_norm_0", "gemm", "triton_poi_fused_gelu_1")
+ONE_KERNEL = "[['triton_poi_fused_a_0', 1, [[0, 1]]]]"
 
 
 def one_run(told: str, *names: str, graph_pass: str = "inference", around: str = "{'Module': 'top'}") -> str:
@@ -60,17 +67,16 @@ def test_what_a_backward_graph_only_computes_anew_is_recomputation(parsed: Parse
         "[['extern_kernels.addmm', 0, [[0, 1]], 'recompute'], ['triton_poi_fused_0', 1, [[0, 1]]]]", "up"
     )
     dataset = parsed(one_run(again, "gemm", "triton_poi_fused_0", graph_pass="backward"))
-    expected = """
+    expect(dataset, "kernels")("""
         name                module  method    phase
         gemm                top.up  compiled  recompute
         triton_poi_fused_0  top.up  compiled  backward
-    """
-    expect(dataset, "kernels")(expected)
+    """)
 
 
 def test_fused_kernel_serves_its_modules_by_weight_and_belongs_to_the_heaviest(parsed: Parse) -> None:
     dataset = parsed(one_run(MAP, *FUSED))
-    expected = """
+    expect(dataset, "modules")("""
         module_id  path                 kind    parent_id
         0          top                  module  -
         1          top.layers           module  0
@@ -80,29 +86,20 @@ def test_fused_kernel_serves_its_modules_by_weight_and_belongs_to_the_heaviest(p
         5          top.layers.0.mlp.up  module  4
         6          top.layers.0.mlp.act  module  4
         7          top.embed            module  0
-    """
-    expect(dataset, "modules")(expected)
-    expected = """
-        name                     module               method    call_id  phase
-        triton_poi_fused_norm_0  top.layers.0.norm    compiled  0        forward
-        triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  0        forward
-        gemm                     top.layers.0.mlp.up  compiled  0        forward
-    """
-    expect(dataset, "kernels")(expected)
-    expected = """
+    """)
+    expect(dataset, "kernels")(OF_MAP)
+    expect(dataset, "kernel_modules")("""
         kernel_id  module_id  weight
         0          3          0.75
         0          7          0.25
         1          5          1.0
         2          5          0.5
         2          6          0.5
-    """
-    expect(dataset, "kernel_modules")(expected)
-    expected = """
+    """)
+    expect(dataset, "calls")("""
         module  gpu_time_ns  gpu_self_time_ns  kernel_count
         top     30           30                3
-    """
-    expect(dataset, "calls")(expected)
+    """)
 
 
 @pytest.mark.parametrize("call", ["top", "top.layers.0", "top.layers.0.mlp.up"])
@@ -121,38 +118,23 @@ def test_whole_paths_of_a_map_are_places_of_the_model_whatever_call_is_around_th
 
 def test_maps_alone_make_a_hierarchy_of_modules_where_nothing_else_is_marked(parsed: Parse) -> None:
     dataset = parsed(one_run(MAP, *FUSED, graph_pass="forward", around="something of the user's"))
-    expected = """
-        name                     module               method    call_id  phase
-        triton_poi_fused_norm_0  top.layers.0.norm    compiled  -        forward
-        triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  -        forward
-        gemm                     top.layers.0.mlp.up  compiled  -        forward
-    """
-    expect(dataset, "kernels")(expected)
+    expect(dataset, "kernels")(OF_MAP.replace("compiled  0", "compiled  -"))
     assert dataset.table("calls").num_rows == 0
 
 
 def test_map_in_parts_told_by_another_process_holds_for_all(parsed: Parse) -> None:
-    parts = [
-        kernel_map("[['triton_poi_fused_a_0', 1, [[0, 1]]]]", "a", part="1/2"),
-        kernel_map("[['triton_poi_fused_b_1', 1, [[0, 1]]]]", "b", part="2/2"),
-    ]
-    names = "triton_poi_fused_a_0", "triton_poi_fused_b_1"
     dataset = parsed(f"""
-        range 7/1 5   5 {parts[1]}
-        range 7/1 6   6 {parts[0]}
+        range 7/1 5   5 {kernel_map("[['triton_poi_fused_b_1', 1, [[0, 1]]]]", "b", part="2/2")}
+        range 7/1 6   6 {kernel_map(ONE_KERNEL, "a", part="1/2")}
         range 7/1 7   8 {run()}
         range 8/1 12 90 {run()}
-        {launches(*names, thread="8/1")}
+        {launches("triton_poi_fused_a_0", "triton_poi_fused_b_1", thread="8/1")}
     """)
-    expected = """
+    expect(dataset, "kernels")("""
         name                  pid  module
         triton_poi_fused_a_0  8    top.a
         triton_poi_fused_b_1  8    top.b
-    """
-    expect(dataset, "kernels")(expected)
-
-
-ONE_KERNEL = "[['triton_poi_fused_a_0', 1, [[0, 1]]]]"
+    """)
 
 
 @pytest.mark.parametrize(
@@ -177,97 +159,21 @@ def test_what_no_map_tells_is_nobodys_and_coverage_says_of_which_graph_and_why(
         range 1 12 {end} {run()}
         {launches("triton_poi_fused_a_0")}
     """)
-    expected = """
+    expect(dataset, "kernels")("""
         module  call_id  method  cause
         -       -        -       compiled_unmatched
-    """
-    expect(dataset, "kernels")(expected)
-    rows = [row for row in dataset.table("coverage").to_pylist() if row["what"].startswith("compiled graph")]
-    assert [(row["what"], row["detail"], row["count"], row["time_ns"]) for row in rows] == [
-        (f"compiled graph {ID}", cause.detail, 1, 10)
-    ]
-
-
-#: Between anchors: one library kernel, two, two again.
-LIBRARY = kernel_map(
-    "[['extern_kernels.mm', 0, [[0, 1]]], ['triton_poi_fused_x_0', 1, [[0, 1]]], "
-    "['extern_kernels.bmm', 0, [[1, 1]]], ['extern_kernels.addmm', 0, [[2, 1]]], "
-    "['triton_poi_fused_x_0', 1, [[2, 1]]], ['extern_kernels.addmm', 0, [[3, 1]]]]",
-    "a b.qk b.o c",
-)
-X = "triton_poi_fused_x_0"
-
-
-@pytest.mark.parametrize(
-    ("names", "modules"),
-    [
-        # One takes all; of two each takes one if there are two.
-        (("gemm", "reduce", X, "g", "g", X, "h"), "a a a b.qk b.o b.o c"),
-        # It is not known which of two launched what: their common ancestor.
-        (("gemm", X, "g", "g", "g", X, "h"), "a a b b b b.o c"),
-        # What addmm begins with is known from where it stood alone, and bmm from nowhere.
-        (("gemm", X, "s", "h", "i", X, "h", "i"), "a a b b b b.o c c"),
-        # A kernel of the compiler is missing: only what surely fits is known.
-        (("gemm", X, "g", "g", "h"), "- - - - -"),
-        (("gemm", "g", "g", "h"), "- - - -"),
-        # In another order, or with a kernel that the map does not have.
-        (("triton_poi_fused_y_7", "gemm", X, "g", "g", X, "h"), "- - - - - - -"),
-        # Nothing stands there.
-        (("gemm", X, "g", "g", X), "a a b.qk b.o b.o"),
-    ],
-)
-def test_library_kernels_between_anchors(parsed: Parse, names: tuple[str, ...], modules: str) -> None:
-    dataset = parsed(f"""
-        range 1 5 5 {LIBRARY}
-        range 1 10 90 {run()}
-        {launches(*names)}
     """)
-    assert modules_of(dataset) == [None if name == "-" else name for name in modules.split()]
+    assert coverage_of(dataset, "compiled graph") == [(f"compiled graph {ID}", cause.detail, 1, 10)]
+
+
+def coverage_of(dataset: Dataset, what: str) -> list[tuple[str, str, int, int]]:
+    rows = dataset.table("coverage", ["what", "detail", "count", "time_ns"]).to_pylist()
+    return [tuple(row.values()) for row in rows if row["what"].startswith(what)]
 
 
 def modules_of(dataset: Dataset) -> list[str | None]:
     rows = sorted(dataset.table("kernels", ["kernel_id", "module"]).to_pylist(), key=lambda row: row["kernel_id"])
     return [row["module"] and row["module"].removeprefix("top.") for row in rows]
-
-
-def library(*names: str) -> str:
-    kernels = ", ".join(f"['{name}', 0, [[{number}, 1]]]" for number, name in enumerate(names))
-    return f"range 1 5 5 {kernel_map(f'[{kernels}]', ' '.join(f'a.{number}' for number, _ in enumerate(names)))}"
-
-
-@pytest.mark.parametrize(
-    ("names", "launched", "modules"),
-    [
-        # Nobody knows whether a user's operator launches anything; waiting for another rank launches nothing.
-        (("torch.ops.mine.sort.default", "extern_kernels.mm"), "sort gemm", "a a"),
-        (("torch.ops._c10d_functional.wait_tensor.default", "extern_kernels.mm"), "split reduce", "a.1 a.1"),
-        (("extern_kernels.mm", "torch.ops.aten.view.dtype", "extern_kernels.bmm"), "gemm batched", "a.0 a.2"),
-    ],
-)
-def test_kernels_that_may_launch_nothing(parsed: Parse, names: tuple[str, ...], launched: str, modules: str) -> None:
-    dataset = parsed(f"{library(*names)}\nrange 1 10 90 {run()}\n{launches(*launched.split())}")
-    assert modules_of(dataset) == modules.split()
-
-
-@pytest.mark.parametrize("inside", ["{'Module': 'top.a.0.own'}", run(map_id=OTHER)])
-def test_what_runs_inside_is_one_of_the_kernels(parsed: Parse, inside: str) -> None:
-    dataset = parsed(f"""
-        {library("extern_kernels.mm", "extern_kernels.bmm")}
-        range 1 10 90 {run()}
-        range 1 15 18 {inside}
-        {launches("split", "reduce")}
-    """)
-    assert modules_of(dataset) == ["a", "a"]
-
-
-def test_memory_set_for_a_kernel_of_the_compiler_is_not_that_of_the_library_before(parsed: Parse) -> None:
-    scan = kernel_map("[['extern_kernels.mm', 0, [[0, 1]]], ['triton_spl_fused_cumsum_0', 1, [[1, 1]]]]", "a b")
-    dataset = parsed(f"""
-        range 1 5 5 {scan}
-        range 1 10 90 {run()}
-        {launches("gemm", "fill", "triton_spl_fused_cumsum_0")}
-    """)
-    assert modules_of(dataset) == ["a", None, "b"]
 
 
 def test_operators_of_a_cpu_run_are_matched_by_their_names(parsed: Parse) -> None:
@@ -286,7 +192,7 @@ def test_operators_of_a_cpu_run_are_matched_by_their_names(parsed: Parse) -> Non
         op 1 46 50 mkldnn::_linear_pointwise
         op 1 51 60 graph_0_cpp_fused_norm_0
     """)
-    expected = """
+    expect(dataset, "kernels")("""
         name                      module  dur_ns
         graph_0_cpp_fused_norm_0  top.a   10
         aten::addmm               top.b   6
@@ -294,8 +200,7 @@ def test_operators_of_a_cpu_run_are_matched_by_their_names(parsed: Parse) -> Non
         aten::mm                  top.c   4
         mkldnn::_linear_pointwise  top.d  4
         graph_0_cpp_fused_norm_0  top.e   9
-    """
-    expect(dataset, "kernels")(expected)
+    """)
 
 
 def test_work_of_a_call_or_a_run_further_inside_is_not_the_outer_runs(parsed: Parse) -> None:
@@ -312,13 +217,12 @@ def test_work_of_a_call_or_a_run_further_inside_is_not_the_outer_runs(parsed: Pa
         range 1 40 50 {run(map_id=OTHER)}
         {launches("triton_poi_fused_b_0", at=42, number=3)}
     """)
-    expected = """
+    expect(dataset, "kernels")("""
         name                  module       method
         triton_poi_fused_a_0  top.y        compiled
         flash                 top.attn     range
         triton_poi_fused_b_0  top.inner.x  compiled
-    """
-    expect(dataset, "kernels")(expected)
+    """)
 
 
 def captured(told: str) -> str:
@@ -349,14 +253,7 @@ def replayed(number: int, start: int) -> str:
 
 
 def test_work_of_a_cuda_graph_is_that_of_the_run_that_was_captured(parsed: Parse) -> None:
-    dataset = parsed(captured(MAP))
-    expected = """
-        name                     module               method    call_id  phase
-        triton_poi_fused_norm_0  top.layers.0.norm    compiled  0        forward
-        triton_poi_fused_gelu_1  top.layers.0.mlp     compiled  0        forward
-        gemm                     top.layers.0.mlp.up  compiled  0        forward
-    """
-    expect(dataset, "kernels")(expected)
+    expect(parsed(captured(MAP)), "kernels")(OF_MAP)
 
 
 def test_backward_graph_on_a_thread_of_its_own_serves_the_modules_of_the_forward_calls(parsed: Parse) -> None:
@@ -369,12 +266,11 @@ def test_backward_graph_on_a_thread_of_its_own_serves_the_modules_of_the_forward
         range 2 210 250 {run("backward", map_id=OTHER)}
         {launches("gemm", at=220, number=2, thread="2")}
     """)
-    expected = """
+    expect(dataset, "kernels")("""
         name                  tid  module             method    call_id  phase
         triton_poi_fused_a_0  1    top.layers.3.norm  compiled  0        forward
         gemm                  2    top.layers.3.norm  compiled  -        backward
-    """
-    expect(dataset, "kernels")(expected)
+    """)
 
 
 def test_graph_shared_by_equal_layers_names_the_root_of_each_run(parsed: Parse) -> None:
@@ -410,66 +306,54 @@ def test_ranges_as_nodes_hold_modules_of_maps_below_them_and_no_range_of_a_run(p
     """,
         rows="ranges",
     )
-    expected = """
+    expect(dataset, "kernels")("""
         name                  module       method
         unknown               serve        range
         triton_poi_fused_a_0  serve.top.a  compiled
-    """
-    expect(dataset, "kernels")(expected)
-
-
-REGIONS = """
-    range 1 10 60 Torch-Compiled Region: 0/0
-    range 1 12 50 graph_3_inductor_wrapper_call
-    launch 1 20 21 #1
-    kernel 1 900 910 #1 triton_poi_fused_a_0
-    launch 1 70 71 #2
-    kernel 1 910 930 #2 sample
-"""
+    """)
 
 
 def test_graphs_of_others_are_regions_on_the_threads_of_both_passes(parsed: Parse) -> None:
-    dataset = parsed("""
+    dataset = parsed(f"""
         range  1  10  60 Torch-Compiled Region: 0/0
         range  1  12  50 ## Call CompiledFxGraph fkyo5v2ux3 ##
-        launch 1  20  21 #1
-        kernel 1 900 910 #1 triton_poi_fused_a_0
+        {launches("triton_poi_fused_a_0")}
         range  1  70  90 Torch-Compiled Region: 1/0
         range  1  72  88 ## Call CompiledFxGraph fother ##
-        launch 1  75  76 #2
-        kernel 1 920 930 #2 triton_poi_fused_a_0
+        {launches("triton_poi_fused_a_0", at=75, number=2)}
         range  2 102 140 ## Call CompiledFxGraph fback ##
-        launch 2 105 106 #3
-        kernel 2 940 950 #3 triton_poi_fused_b_0
+        {launches("triton_poi_fused_b_0", at=105, number=3, thread="2")}
     """)
-    expected = """
+    expect(dataset, "modules")("""
         kind    path
         region  Torch-Compiled Region: 0/0
         region  Torch-Compiled Region: 0/0.## Call CompiledFxGraph * ##
         region  Torch-Compiled Region: 1/0
         region  Torch-Compiled Region: 1/0.## Call CompiledFxGraph * ##
         region  ## Call CompiledFxGraph * ##
-    """
-    expect(dataset, "modules")(expected)
+    """)
     assert dataset.table("kernels", ["module_id"]).column("module_id").to_pylist() == [1, 3, 4]
-    assert compiled_code(dataset) == [(3, 30, 1.0)]
+    (row,) = [row for row in dataset.table("coverage").to_pylist() if row["cause"] == "no_kernel_map"]
+    assert (row["count"], row["time_ns"], row["share"]) == (3, 30, 1.0)
+    assert "tracekit capture" in row["advice"]
 
 
 def test_run_without_a_map_stays_with_the_module_around_it_and_coverage_says_why(parsed: Parse) -> None:
     dataset = parsed(f"""
         range 1 0 100 {{'Module': 'top'}}
         range 1 15 60 {unmapped_graph("branches", "forward")}
-        {REGIONS}
+        range 1 10 60 Torch-Compiled Region: 0/0
+        range 1 12 50 graph_3_inductor_wrapper_call
+        {launches("triton_poi_fused_a_0")}
+        {launches("sample", at=70, number=2)}
     """)
-    expected = """
+    expect(dataset, "kernels")("""
         name                  module  method
         triton_poi_fused_a_0  top     range
         sample                top     range
-    """
-    expect(dataset, "kernels")(expected)
-    rows = dataset.table("coverage").to_pylist()
-    told = [(row["detail"], row["count"], row["time_ns"]) for row in rows if row["what"] == "compiled code"]
-    assert told == [("branches or loops (torch.cond, while_loop) decide which kernels run", 1, 10)]
+    """)
+    why = "branches or loops (torch.cond, while_loop) decide which kernels run"
+    assert coverage_of(dataset, "compiled code") == [("compiled code", why, 1, 10)]
 
 
 @pytest.mark.parametrize("by", ["auto", "ranges"])
@@ -487,12 +371,4 @@ def test_run_whose_map_lacks_parts_is_that_of_the_range_around_it_and_coverage_s
         rows=by,
     )
     assert dataset.table("kernels", ["module"]).column("module").to_pylist() == ["serve" if plain else None]
-    rows = dataset.table("coverage").to_pylist()
-    told = [(row["detail"], row["count"], row["time_ns"]) for row in rows if row["what"] == "compiled code"]
-    assert told == [(MAP_INCOMPLETE.detail, 1, 10)]
-
-
-def compiled_code(dataset: Dataset) -> list[tuple[int, int, float]]:
-    rows = dataset.table("coverage").to_pylist()
-    assert all("tracekit capture" in row["advice"] for row in rows if row["cause"] == "no_kernel_map")
-    return [(row["count"], row["time_ns"], row["share"]) for row in rows if row["cause"] == "no_kernel_map"]
+    assert coverage_of(dataset, "compiled code") == [("compiled code", MAP_INCOMPLETE.detail, 1, 10)]

@@ -2,77 +2,109 @@
 
 import pytest
 
-from tests.attribution.test_compiled import ID, ONE_KERNEL, X, kernel_map, launches, library, modules_of, run
+from tests.attribution.test_compiled import ID, ONE_KERNEL, OTHER, kernel_map, launches, modules_of, run
 from tests.golden import Parse
 from tracekit.causes import MAP_INCOMPLETE
 
-Y, Z = "triton_poi_fused_y_1", "triton_poi_fused_z_2"
+X, Y, Z = "triton_poi_fused_x_0", "triton_poi_fused_y_1", "triton_poi_fused_z_2"
+CUMSUM, OF_USER = "triton_spl_fused_cumsum_0", "scale_rows_0"
 MM, BMM, ADDMM, SORT = "extern_kernels.mm", "extern_kernels.bmm", "extern_kernels.addmm", "torch.ops.mine.sort.default"
+WAIT, VIEW = "torch.ops._c10d_functional.wait_tensor.default", "torch.ops.aten.view.dtype"
 
 
-def named(*kernels: tuple[str, str]) -> str:
-    modules = list(dict.fromkeys(module for _, module in kernels))
-    rows = [f"['{name}', {int('.' not in name)}, [[{modules.index(module)}, 1]]]" for name, module in kernels]
-    texts = ", ".join(rows)
-    return f"range 1 5 5 {kernel_map(f'[{texts}]', ' '.join(modules))}"
+def named(*kernels: str) -> str:
+    """A map of kernels, each given as ``name module`` or, if it is not known of which module it is, as ``name``."""
+    pairs = [kernel.partition(" ")[::2] for kernel in kernels]
+    modules = list(dict.fromkeys(module for _, module in pairs if module))
+    rows = [[name, int("." not in name), [[modules.index(module), 1]] if module else []] for name, module in pairs]
+    return kernel_map(str(rows), " ".join(modules))
+
+
+#: Between anchors: one library kernel, two, two again.
+LIBRARY = named(f"{MM} a", f"{X} a", f"{BMM} b.qk", f"{ADDMM} b.o", f"{X} b.o", f"{ADDMM} c")
+PRODUCTS = named(f"{MM} a.0", f"{BMM} a.1")
+
+
+@pytest.mark.parametrize(
+    ("told", "launched", "modules"),
+    [
+        # One takes all; of two each takes one if there are two.
+        (LIBRARY, f"gemm reduce {X} g g {X} h", "a a a b.qk b.o b.o c"),
+        # It is not known which of two launched what: their common ancestor.
+        (LIBRARY, f"gemm {X} g g g {X} h", "a a b b b b.o c"),
+        # What addmm begins with is known from where it stood alone, and bmm from nowhere.
+        (LIBRARY, f"gemm {X} s h i {X} h i", "a a b b b b.o c c"),
+        # A kernel of the compiler is missing: only what surely fits is known.
+        (LIBRARY, f"gemm {X} g g h", "- - - - -"),
+        (LIBRARY, "gemm g g h", "- - - -"),
+        # In another order, or with a kernel that the map does not have.
+        (LIBRARY, f"triton_poi_fused_y_7 gemm {X} g g {X} h", "- - - - - - -"),
+        # Nothing stands there.
+        (LIBRARY, f"gemm {X} g g {X}", "a a b.qk b.o b.o"),
+        # Nobody knows whether a user's operator launches anything; waiting for another rank launches nothing.
+        (named(f"{SORT} a.0", f"{MM} a.1"), "sort gemm", "a a"),
+        (named(f"{WAIT} a.0", f"{MM} a.1"), "split reduce", "a.1 a.1"),
+        (named(f"{MM} a.0", f"{VIEW} a.1", f"{BMM} a.2"), "gemm batched", "a.0 a.2"),
+        # Memory set for a kernel of the compiler is not that of the library before it.
+        (named(f"{MM} a", f"{CUMSUM} b"), f"gemm fill {CUMSUM}", "a - b"),
+        # A name with which another stretch begins may begin a kernel here.
+        (
+            named(
+                *(f"{MM} a", f"{X} x", f"{BMM} b", f"{Y} x", f"{ADDMM} c.0", f"{MM} c.1"),
+                *(f"{Z} x", f"{MM} d.0", f"{BMM} d.1"),
+            ),
+            f"gemm split {X} batched {Y} split gemm split {Z} gemm split batched",
+            "a a x b x c c c x d d d",
+        ),
+        # Kernels that launched one each tell what they launch.
+        (
+            named(f"{MM} a.0", f"{BMM} a.1", f"{X} x", f"{BMM} b", f"{Y} x", f"{MM} c.0", f"{BMM} c.1"),
+            f"gemm batched {X} batched red {Y} gemm batched red",
+            "a.0 a.1 x b b x c.0 c.1 c.1",
+        ),
+        # A kernel of the user is known with the number of generated code and without.
+        (named(f"{OF_USER} a", f"{MM} b"), "scale_rows gemm split", "a b b"),
+        (named(f"{OF_USER} a", f"{MM} b"), f"{OF_USER} gemm split", "a b b"),
+        # Work of several kernels is nobody's if the module of one is unknown.
+        (named(MM, f"{BMM} a"), "g g g", "- - -"),
+    ],
+)
+def test_names_and_numbers_tell_which_kernel_a_launch_is(parsed: Parse, told: str, launched: str, modules: str) -> None:
+    check(parsed, told, launched, modules)
+
+
+def check(parsed: Parse, told: str, launched: str, modules: str, more: str = "") -> None:
+    dataset = parsed(f"range 1 5 5 {told}\nrange 1 10 90 {run()}\n{more}\n{launches(*launched.split())}")
+    assert modules_of(dataset) == [None if name == "-" else name for name in modules.split()]
+
+
+@pytest.mark.parametrize("inside", ["range 1 15 18 {'Module': 'top.a.0.own'}", f"range 1 15 18 {run(map_id=OTHER)}"])
+def test_what_runs_inside_is_one_of_the_kernels(parsed: Parse, inside: str) -> None:
+    check(parsed, PRODUCTS, "split reduce", "a a", inside)
+
+
+def test_launch_whose_kernel_the_report_lost_counts(parsed: Parse) -> None:
+    check(parsed, PRODUCTS, "split reduce", "a a", "launch 1 40 41 #9")
 
 
 def test_operator_that_is_marked_once_and_not_again_tells_nothing_where_it_may_be_missing(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        {named((MM, "a"), (X, "x"), (MM, "b"), (BMM, "c"))}
-        range 1 10 90 {run()}
-        range 1 19 22 aten::mm, op_id = 1
-        {launches("g", X, "g", "g")}
-    """)
-    assert modules_of(dataset) == [None, "x", None, None]
-
-
-def test_name_with_which_another_stretch_begins_may_begin_a_kernel_here(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        {
-        named(
-            (MM, "a"), (X, "x"), (BMM, "b"), (Y, "x"), (ADDMM, "c.0"), (MM, "c.1"), (Z, "x"), (MM, "d.0"), (BMM, "d.1")
-        )
-    }
-        range 1 10 90 {run()}
-        {launches("gemm", "split", X, "batched", Y, "split", "gemm", "split", Z, "gemm", "split", "batched")}
-    """)
-    assert modules_of(dataset) == ["a", "a", "x", "b", "x", "c", "c", "c", "x", "d", "d", "d"]
-
-
-def test_kernels_that_launched_one_each_tell_what_they_launch(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        {named((MM, "a.0"), (BMM, "a.1"), (X, "x"), (BMM, "b"), (Y, "x"), (MM, "c.0"), (BMM, "c.1"))}
-        range 1 10 90 {run()}
-        {launches("gemm", "batched", X, "batched", "red", Y, "gemm", "batched", "red")}
-    """)
-    assert modules_of(dataset) == ["a.0", "a.1", "x", "b", "b", "x", "c.0", "c.1", "c.1"]
+    told = named(f"{MM} a", f"{X} x", f"{MM} b", f"{BMM} c")
+    check(parsed, told, f"g {X} g g", "- x - -", "range 1 19 22 aten::mm, op_id = 1")
 
 
 def test_operator_of_another_name_that_a_function_of_the_compiler_calls(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        {library("extern_kernels.bias_addmm", SORT)}
-        range 1 10 90 {run()}
-        range 1 19 24 aten::addmm, op_id = 1
-        {launches("g", "g", "g")}
-    """)
-    assert modules_of(dataset) == ["a.0", "a.0", "a.1"]
+    told = named("extern_kernels.bias_addmm a.0", f"{SORT} a.1")
+    check(parsed, told, "g g g", "a.0 a.0 a.1", "range 1 19 24 aten::addmm, op_id = 1")
 
 
-@pytest.mark.parametrize("name", ["scale_rows", "scale_rows_0"])
-def test_kernel_of_the_user_is_known_with_the_number_of_generated_code_and_without(parsed: Parse, name: str) -> None:
-    dataset = parsed(f"""
-        {named(("scale_rows_0", "a"), (MM, "b"))}
-        range 1 10 90 {run()}
-        {launches(name, "gemm", "split")}
-    """)
-    assert modules_of(dataset) == ["a", "b", "b"]
-
-
-def test_work_of_several_kernels_is_nobodys_if_the_modules_of_one_are_unknown(parsed: Parse) -> None:
-    kernels = f"[['{MM}', 0, []], ['{BMM}', 0, [[0, 1]]]]"
-    dataset = parsed(f"range 1 5 5 {kernel_map(kernels, 'a')}\nrange 1 10 90 {run()}\n{launches('g', 'g', 'g')}")
-    assert modules_of(dataset) == [None, None, None]
+def test_outermost_operator_in_a_run_tells_the_kernel(parsed: Parse) -> None:
+    operators = """
+        range 1 18 24 aten::addmm, op_id = 1
+        range 1 19 21 aten::mm, op_id = 2
+        range 1 22 23 aten::add, op_id = 3
+        range 1 24 26 aten::mm, op_id = 4
+    """
+    check(parsed, named(f"{ADDMM} a.0", f"{MM} a.1"), "g g g", "a.0 a.0 a.1", operators)
 
 
 def test_weights_of_a_module_that_a_map_tells_twice_add_up(parsed: Parse) -> None:
@@ -93,26 +125,3 @@ def test_parts_that_contradict_each_other_are_no_map(parsed: Parse, other: dict[
     """)
     told = {row["what"]: row["detail"] for row in dataset.table("coverage").to_pylist()}
     assert told[f"compiled graph {ID}"] == MAP_INCOMPLETE.detail
-
-
-def test_launch_whose_kernel_the_report_lost_counts(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        {library(MM, BMM)}
-        range 1 10 90 {run()}
-        {launches("split", "reduce")}
-        launch 1 40 41 #9
-    """)
-    assert modules_of(dataset) == ["a", "a"]
-
-
-def test_outermost_operator_in_a_run_tells_the_kernel(parsed: Parse) -> None:
-    dataset = parsed(f"""
-        {library(ADDMM, MM)}
-        range 1 10 90 {run()}
-        range 1 18 24 aten::addmm, op_id = 1
-        range 1 19 21 aten::mm, op_id = 2
-        range 1 22 23 aten::add, op_id = 3
-        range 1 24 26 aten::mm, op_id = 4
-        {launches("g", "g", "g")}
-    """)
-    assert modules_of(dataset) == ["a.0", "a.0", "a.1"]
