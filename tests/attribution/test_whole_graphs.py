@@ -28,13 +28,10 @@ OF_TOP = """
     kind   module  method         cause  step_id  tid  launch_name      graph_id  graph_exec_id
     graph  top     graph_capture  -      0        1    cudaGraphLaunch  1         2
 """
-
-
-def unknown(cause: str = "graph_not_expanded") -> str:
-    return f"""
-    kind   module  method  cause    step_id
-    graph  -       -       {cause}  0
-    """
+UNKNOWN = """
+    kind   module  method  cause
+    graph  -       -       graph_not_expanded
+"""
 
 
 def test_a_graph_traced_as_a_whole_belongs_to_the_call_that_holds_its_graph_capture(parsed: Parse) -> None:
@@ -46,17 +43,13 @@ def test_a_graph_traced_as_a_whole_belongs_to_the_call_that_holds_its_graph_capt
         top.a   capture  0            0                 0             -             0
         top.b   capture  0            0                 0             -             0
     """)
+    (row,) = [row for row in dataset.table("coverage").to_pylist() if row["what"] == "kernels"]
+    assert (row["cause"], row["known"], row["time_ns"]) == ("graph_capture", True, 30)
+    assert "--cuda-graph-trace=node" in row["advice"]
 
 
 def test_the_graph_counts_where_no_record_names_its_instance(parsed: Parse) -> None:
     expect(parsed(CAPTURE + GRAPHS.replace("made 1 119 119 exec 2 of 1", "") + REPLAY), "kernels")(OF_TOP)
-
-
-def test_coverage_advises_to_record_what_is_inside(parsed: Parse) -> None:
-    rows = parsed(PROGRAM).table("coverage").to_pylist()
-    (row,) = [row for row in rows if row["what"] == "kernels"]
-    assert (row["cause"], row["known"], row["time_ns"]) == ("graph_capture", True, 30)
-    assert "--cuda-graph-trace=node" in row["advice"]
 
 
 def test_a_call_around_the_graph_capture_holds_it_if_calls_inside_share_it(parsed: Parse) -> None:
@@ -114,66 +107,30 @@ AGAIN = CAPTURE.replace("'top', 'Inputs': [[2, 3]]", "'top', 'Phase': 'backward'
 TWO_ROOTS = CAPTURE.replace("range     1   5 100  {'Module': 'top', 'Inputs': [[2, 3]]}\n", "")
 
 
-@pytest.mark.parametrize(
-    ("capture", "cause"),
-    [
-        (CAPTURE + OUTSIDE, "graph_not_expanded"),
-        (CAPTURE + OUTSIDE.replace("  3   4", "100 101"), "graph_not_expanded"),
-        (TWO_ROOTS, "graph_not_expanded"),
-        (AGAIN, "graph_not_expanded"),
-    ],
-    ids=["work before the call", "work at its end", "two outermost calls", "recomputation"],
-)
-def test_a_graph_that_no_call_holds_says_so(parsed: Parse, capture: str, cause: str) -> None:
-    expect(parsed(capture + GRAPHS + REPLAY), "kernels")(unknown(cause))
+#: Programs by why it is not known to which call the graph belongs.
+UNCERTAIN = {
+    "no call holds it: work before": CAPTURE + OUTSIDE + GRAPHS + REPLAY,
+    "no call holds it: work at its end": CAPTURE + OUTSIDE.replace("  3   4", "100 101") + GRAPHS + REPLAY,
+    "no call holds it: two outermost ones": TWO_ROOTS + GRAPHS + REPLAY,
+    "no call holds it: recomputation": AGAIN + GRAPHS + REPLAY,
+    "updated": PROGRAM + "launch 1 150 160 #22 cudaGraphExecUpdate_v10020",
+    "a node added by hand": PROGRAM + "launch 1 104 105 #22 cudaGraphAddKernelNode_v10000",
+    "captured from another thread": PROGRAM + "launch 2  30  35 #22 cudaLaunchKernel_v7000",
+    "a graph inside the graph": PROGRAM + "launch 1  32  34 #22 cudaGraphLaunch_v10000",
+    "two graph captures at once": PROGRAM + "launch 1  32  34 #22 cudaStreamBeginCapture_v10000",
+    "an instance of two graphs": PROGRAM + "made   1 140 140 exec 2 of 9",
+    "no records of graphs": CAPTURE + REPLAY,
+    "created by another call": PROGRAM.replace("1   1   1 graph 1", "1   4   4 graph 1"),
+    "records that disagree": CAPTURE + GRAPHS + REPLAY.replace("2 of 1", "2 of 3"),
+    "no end": PROGRAM.replace("cudaStreamEndCapture_v10000", "cudaStreamSynchronize_v3020"),
+    "another process": CAPTURE + GRAPHS + REPLAY.replace("graph  1", "graph  2/1").replace("launch 1", "launch 2/1"),
+    "it ran earlier": PROGRAM.replace("300 330", " 60  90"),
+}
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        "launch 1 150 160 #22 cudaGraphExecUpdate_v10020",
-        "launch 1 104 105 #22 cudaGraphAddKernelNode_v10000",
-        "launch 2  30  35 #22 cudaLaunchKernel_v7000",
-        "launch 1  32  34 #22 cudaGraphLaunch_v10000",
-        "launch 1  32  34 #22 cudaStreamBeginCapture_v10000",
-        "made   1 140 140 exec 2 of 9",
-    ],
-    ids=[
-        "updated",
-        "a node added by hand",
-        "captured from another thread",
-        "a graph inside the graph",
-        "two graph captures at once",
-        "an instance of two graphs",
-    ],
-)
-def test_a_graph_that_may_hold_other_work_than_its_graph_capture_stays_unknown(parsed: Parse, more: str) -> None:
-    expect(parsed(f"{PROGRAM}\n    {more}\n"), "kernels")(unknown())
-
-
-@pytest.mark.parametrize(
-    "program",
-    [
-        CAPTURE + REPLAY,
-        CAPTURE + GRAPHS.replace("1   1   1 graph 1", "1   4   4 graph 1") + REPLAY,
-        CAPTURE + GRAPHS + REPLAY.replace("2 of 1", "2 of 3"),
-        CAPTURE.replace("cudaStreamEndCapture_v10000", "cudaStreamSynchronize_v3020") + GRAPHS + REPLAY,
-        CAPTURE + GRAPHS + REPLAY.replace("graph  1", "graph  2/1").replace("launch 1", "launch 2/1"),
-        CAPTURE + GRAPHS + REPLAY.replace("300 330", " 60  90"),
-    ],
-    ids=[
-        "no records of graphs",
-        "created by another call",
-        "records that disagree",
-        "no end",
-        "another process",
-        "it ran earlier",
-    ],
-)
-def test_a_graph_whose_graph_capture_is_not_certain_stays_unknown(parsed: Parse, program: str) -> None:
-    rows = parsed(program).table("kernels").to_pylist()
-    assert [(row["module"], row["method"]) for row in rows] == [(None, None)]
-    assert {row["cause"] for row in rows} == {"graph_not_expanded"}
+@pytest.mark.parametrize("why", UNCERTAIN)
+def test_a_graph_whose_call_is_not_certain_stays_unknown(parsed: Parse, why: str) -> None:
+    expect(parsed(UNCERTAIN[why]), "kernels")(UNKNOWN)
 
 
 @pytest.mark.parametrize(("others", "lost"), [(20, True), (20, False), (5, True)])
@@ -184,7 +141,7 @@ def test_where_every_call_has_an_id_one_that_is_missing_may_have_launched_what_w
     calls = [f"launch 1 {1000 + 10 * at} {1005 + 10 * at} #{8 + at} cudaEventQuery_v3020" for at in range(others)]
     program = PROGRAM.replace("launch    1  20  30  #2\n", "" if lost else "launch    1  20  30  #2\n")
     of_call = OF_TOP.replace("top  ", "top.b") if lost else OF_TOP
-    expect(parsed("\n".join([program, *calls])), "kernels")(unknown() if lost and others > 5 else of_call)
+    expect(parsed("\n".join([program, *calls])), "kernels")(UNKNOWN if lost and others > 5 else of_call)
 
 
 def test_replays_before_an_update_keep_their_call(parsed: Parse) -> None:

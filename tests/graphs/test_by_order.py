@@ -1,14 +1,11 @@
 """Golden tests of graphs whose nodes were not recorded in their capture: order tells, or nothing does."""
 
-from pathlib import Path
+import sqlite3
 
 import pytest
 
-import tracekit
 from tests.golden import Parse, expect
 from tests.graphs.test_clone_chains import CAPTURE, REPLAY, moved
-from tests.sqlite import writing
-from tests.trace_lines import report
 from tracekit.dataset.opening import Dataset
 
 MAPPED = """
@@ -39,16 +36,16 @@ def other(lines: str, by: int, tens: int) -> str:
 SEEN = {"graphs_before": 0, "graph_replays": 1}
 
 
-def counted(folder: Path, lines: str, figures: dict[str, int]) -> Dataset:
-    path = report(folder / "counted.sqlite", lines)
-    with writing(path) as db:
-        db.execute("CREATE TABLE TRACEKIT_RECORDER (name TEXT, value INTEGER)")
-        db.executemany("INSERT INTO TRACEKIT_RECORDER VALUES (?, ?)", figures.items())
-    return tracekit.parse(path)
+def counted(parsed: Parse, lines: str, figures: dict[str, int]) -> Dataset:
+    def told(report: sqlite3.Connection) -> None:
+        report.execute("CREATE TABLE TRACEKIT_RECORDER (name TEXT, value INTEGER)")
+        report.executemany("INSERT INTO TRACEKIT_RECORDER VALUES (?, ?)", figures.items())
+
+    return parsed(lines, change=told)
 
 
-def test_a_recorder_that_counted_all_graphs_leaves_no_earlier_one(tmp_path: Path) -> None:
-    expect(counted(tmp_path, CAPTURE + REPLAY, SEEN), "kernels")(MAPPED)
+def test_a_recorder_that_counted_all_graphs_leaves_no_earlier_one(parsed: Parse) -> None:
+    expect(counted(parsed, CAPTURE + REPLAY, SEEN), "kernels")(MAPPED)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +57,11 @@ def test_a_recorder_that_counted_all_graphs_leaves_no_earlier_one(tmp_path: Path
         {"graph_replays": 1},
     ],
 )
-def test_a_recorder_that_may_have_missed_a_graph_capture_says_nothing(tmp_path, figures) -> None:
-    expect(counted(tmp_path, CAPTURE + REPLAY, figures), "kernels")(UNMAPPED)
+def test_a_recorder_that_may_have_missed_a_graph_capture_says_nothing(parsed: Parse, figures: dict[str, int]) -> None:
+    expect(counted(parsed, CAPTURE + REPLAY, figures), "kernels")(UNMAPPED)
+
+
+BEGIN = "launch    1   1   2  #1 cudaStreamBeginCapture_v10000"
 
 
 @pytest.mark.parametrize(
@@ -72,37 +72,42 @@ def test_a_recorder_that_may_have_missed_a_graph_capture_says_nothing(tmp_path, 
         ("cudaMemsetAsync_v3020", "cudaMemcpyAsync_v3020"),  # of another kind
         ("cudaStreamEndCapture_v10000", "cudaStreamQuery"),  # never ended
         ("cudaStreamBeginCapture_v10000", "cudaStreamQuery"),  # begun before the recording
-        (
-            "launch    1   1   2  #1 cudaStreamBeginCapture_v10000",
-            "launch 1 1 2 #1 cudaStreamBeginCapture_v10000\nlaunch 1 3 4 #9 cudaStreamBeginCapture_v10000",
-        ),  # two at once
+        (BEGIN, f"{BEGIN}\nlaunch 1 3 4 #9 cudaStreamBeginCapture_v10000"),  # two at once
+        (CAPTURE, moved(CAPTURE, 1000)),  # later than the replay
     ],
 )
-def test_a_graph_capture_that_does_not_agree_with_the_graph_tells_nothing(tmp_path: Path, old: str, new: str) -> None:
+def test_a_graph_capture_that_does_not_agree_with_the_graph_tells_nothing(parsed: Parse, old: str, new: str) -> None:
     assert old in CAPTURE
-    expect(counted(tmp_path, CAPTURE.replace(old, new) + "\n" + REPLAY, SEEN), "kernels")(UNMAPPED)
+    expect(counted(parsed, CAPTURE.replace(old, new) + "\n" + REPLAY, SEEN), "kernels")(UNMAPPED)
 
 
-def causes(dataset: Dataset) -> set[str | None]:
-    return {*dataset.table("kernels").column("cause").to_pylist()}
+KERNELS = CAPTURE.replace("cudaMemsetAsync_v3020", "cudaLaunchKernel_v7000") + "\n"
+REPLAY_OF_KERNELS = REPLAY.replace("memset!12 1 310 311  #7 64", "kernel!12 1 310 311  #7 relu")
 
 
-def test_graph_captures_of_one_shape_in_two_modules_are_not_told_apart(tmp_path: Path) -> None:
-    second = other(CAPTURE, 1000, 3).replace("'top", "'other")
-    assert causes(counted(tmp_path, CAPTURE + second + moved(REPLAY, 2000), SEEN)) == {"graph_unmapped"}
-
-
-def test_two_graphs_of_one_shape_cannot_both_be_of_one_graph_capture(tmp_path: Path) -> None:
-    replays = of_instance(2) + other(of_instance(4), 1000, 4)
-    assert causes(counted(tmp_path, CAPTURE + replays, SEEN | {"graph_replays": 2})) == {"graph_unmapped"}
-
-
-def test_a_graph_that_ran_before_its_graph_capture_is_another(tmp_path: Path) -> None:
-    expect(counted(tmp_path, moved(CAPTURE, 1000) + "\n" + REPLAY, SEEN), "kernels")(UNMAPPED)
-
-
-def test_a_graph_of_another_process_is_not_of_this_graph_capture(tmp_path: Path) -> None:
-    assert causes(counted(tmp_path, CAPTURE + REPLAY.replace(" 1 ", " 8/1 "), SEEN)) == {"graph_unmapped"}
+@pytest.mark.parametrize(
+    ("lines", "replays", "cause"),
+    [
+        # Graph captures of one shape in two modules.
+        (CAPTURE + other(CAPTURE, 1000, 3).replace("'top", "'other") + moved(REPLAY, 2000), 1, "graph_unmapped"),
+        # Two graphs of one shape cannot both be of one graph capture.
+        (CAPTURE + of_instance(2) + other(of_instance(4), 1000, 4), 2, "graph_unmapped"),
+        # A graph of another process.
+        (CAPTURE + REPLAY.replace(" 1 ", " 8/1 "), 1, "graph_unmapped"),
+        # All are kernels: nothing but the order in which they ran tells that ids did not rise in the capture.
+        (KERNELS + REPLAY_OF_KERNELS, 1, None),
+        (
+            KERNELS + REPLAY_OF_KERNELS.replace("!12 ", "!x ").replace("!13 ", "!12 ").replace("!x ", "!13 "),
+            1,
+            "graph_unmapped",
+        ),
+    ],
+)
+def test_a_graph_that_may_be_of_another_graph_capture_or_contradicts_the_order_of_ids_is_unmapped(
+    parsed: Parse, lines: str, replays: int, cause: str | None
+) -> None:
+    dataset = counted(parsed, lines, SEEN | {"graph_replays": replays})
+    assert {*dataset.table("kernels").column("cause").to_pylist()} == {cause}
 
 
 def test_a_graph_captured_before_the_recording_is_unmapped_with_advice(parsed: Parse) -> None:
@@ -111,16 +116,3 @@ def test_a_graph_captured_before_the_recording_is_unmapped_with_advice(parsed: P
     (row,) = [r for r in dataset.table("coverage").to_pylist() if r["what"] == "kernels"]
     assert "before the warm-up" in row["advice"]
     assert "tracekit capture" in row["advice"]
-
-
-KERNELS = CAPTURE.replace("cudaMemsetAsync_v3020", "cudaLaunchKernel_v7000")
-REPLAY_OF_KERNELS = REPLAY.replace("memset!12 1 310 311  #7 64", "kernel!12 1 310 311  #7 relu")
-CROSSED = REPLAY_OF_KERNELS.replace("!12 ", "!x ").replace("!13 ", "!12 ").replace("!x ", "!13 ")
-
-
-@pytest.mark.parametrize(("replay", "mapped"), [(REPLAY_OF_KERNELS, True), (CROSSED, False)])
-def test_a_replay_that_contradicts_the_order_of_ids_on_its_stream_maps_nothing(
-    tmp_path: Path, replay: str, mapped: bool
-) -> None:
-    """All are kernels: nothing but the order in which they ran tells that ids did not rise in the capture."""
-    assert causes(counted(tmp_path, KERNELS + "\n" + replay, SEEN)) == {None if mapped else "graph_unmapped"}

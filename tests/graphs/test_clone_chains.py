@@ -1,13 +1,8 @@
 """Golden tests of work replayed from CUDA graphs: it belongs to the call that was open when its node was captured."""
 
-from pathlib import Path
-
 import pytest
 
-import tracekit
 from tests.golden import Parse, expect, losses
-from tests.sqlite import writing
-from tests.trace_lines import report
 
 #: A capture of two modules, the making of an instance, and one replay in a step.
 CAPTURE = """
@@ -86,26 +81,38 @@ def test_calls_that_were_captured_count_all_replays_and_have_the_host_times_of_t
 
 
 @pytest.mark.parametrize("order", ["start DESC", "graphNodeId DESC, originalGraphNodeId", "random()"])
-def test_rows_may_come_in_any_order(tmp_path: Path, order: str) -> None:
-    path = report(tmp_path / "report.sqlite", CAPTURE + NODES + REPLAY)
-    with writing(path) as db:
-        db.executescript(f"""
-            CREATE TABLE other AS SELECT * FROM CUDA_GRAPH_EVENTS ORDER BY {order};
-            DROP TABLE CUDA_GRAPH_EVENTS;
-            ALTER TABLE other RENAME TO CUDA_GRAPH_EVENTS;
-        """)  # noqa: S608
-    expect(tracekit.parse(path), "kernels")(MAPPED)
+def test_rows_may_come_in_any_order(parsed: Parse, order: str) -> None:
+    sorted_again = f"""
+        CREATE TABLE other AS SELECT * FROM CUDA_GRAPH_EVENTS ORDER BY {order};
+        DROP TABLE CUDA_GRAPH_EVENTS;
+        ALTER TABLE other RENAME TO CUDA_GRAPH_EVENTS;
+    """  # noqa: S608
+    dataset = parsed(CAPTURE + NODES + REPLAY, change=lambda report: report.executescript(sorted_again))
+    expect(dataset, "kernels")(MAPPED)
+
+
+#: As in older files, a node that is no copy runs itself.
+ITSELF = (
+    CAPTURE + NODES.split("node!11", 1)[0] + REPLAY.replace("!11 ", "!1 ").replace("!12 ", "!2 ").replace("!13 ", "!3 ")
+)
+#: Graphs captured before the capture range have negative times.
+BEFORE = moved(CAPTURE + NODES, -20_000_000_000) + REPLAY
+#: A launch of several copies becomes as many nodes.
+BATCH = (
+    CAPTURE.replace("cudaMemsetAsync_v3020", "cudaMemcpyBatchAsync_v12080")
+    + NODES.replace("1  77  77", "1  66  66")
+    + REPLAY
+)
+
+
+@pytest.mark.parametrize("lines", [ITSELF, BEFORE, BATCH], ids=["no copies", "captured before", "several in a launch"])
+def test_nodes_are_those_of_the_graph_capture_also_in_other_records(parsed: Parse, lines: str) -> None:
+    expect(parsed(lines), "kernels")(MAPPED)
 
 
 def test_a_circle_of_copies_leads_nowhere(parsed: Parse) -> None:
-    circle = """
-        node!1    1  25  25
-        node!11   1 112 112 12
-        node!12   1 113 113 11
-        node!13   1 114 114 12
-    """
-    dataset = parsed(CAPTURE + circle + REPLAY)
-    expect(dataset, "kernels")("""
+    circle = "node!1 1 25 25\nnode!11 1 112 112 12\nnode!12 1 113 113 11\nnode!13 1 114 114 12\n"
+    expect(parsed(CAPTURE + circle + REPLAY), "kernels")("""
         kind    module  cause           original_graph_node_id
         kernel  -       graph_unmapped  -
         memset  -       graph_unmapped  -
@@ -114,26 +121,12 @@ def test_a_circle_of_copies_leads_nowhere(parsed: Parse) -> None:
 
 
 def test_a_copy_of_two_nodes_is_believed_to_be_of_neither(parsed: Parse) -> None:
-    expected = """
+    expect(parsed(CAPTURE + NODES + "node!13 1 115 115 1\n" + REPLAY), "kernels")("""
         kind    module  method       cause           original_graph_node_id
         kernel  top.a   graph_node   -               1
         memset  top.b   graph_node   -               2
         kernel  -       -            graph_unmapped  -
-    """
-    expect(parsed(CAPTURE + NODES + "node!13 1 115 115 1\n" + REPLAY), "kernels")(expected)
-
-
-def test_a_node_that_is_no_copy_may_run_itself_as_in_older_files(parsed: Parse) -> None:
-    own = NODES.split("node!11", 1)[0]
-    replay = REPLAY
-    for copy, node in ((11, 1), (12, 2), (13, 3)):
-        replay = replay.replace(f"!{copy} ", f"!{node} ")
-    expect(parsed(CAPTURE + own + replay), "kernels")(MAPPED)
-
-
-def test_graphs_captured_before_the_capture_range_have_negative_times(parsed: Parse) -> None:
-    dataset = parsed(moved(CAPTURE + NODES, -20_000_000_000) + REPLAY)
-    expect(dataset, "kernels")(MAPPED)
+    """)
 
 
 def test_a_replay_after_an_update_counts_for_the_first_graph_capture_and_is_said_to(parsed: Parse) -> None:
@@ -159,33 +152,27 @@ def test_a_replay_after_an_update_counts_for_the_first_graph_capture_and_is_said
     assert [row["count"] for row in dataset.table("coverage").to_pylist() if row["known"]] == [6, 8]
 
 
-@pytest.mark.parametrize(
-    ("call", "counted"),
-    [
-        ("cudaGraphExecUpdate_v10020", 3),
-        ("cuGraphExecUpdate_v2", 3),
-        ("cudaGraphExecKernelNodeSetParams_v10010", 3),
-        ("cuGraphExecKernelNodeSetParams_v2", 3),
-        ("cudaGraphExecMemcpyNodeSetParams1D_v11010", 3),
-        ("cudaGraphExecMemcpyNodeSetParamsToSymbol_v11010", 3),
-        ("cudaGraphExecMemsetNodeSetParams_v10020", 3),
-        ("cudaGraphExecChildGraphNodeSetParams_v11010", 3),
-        ("cudaGraphExecNodeSetParams_v12020", 3),
-        ("cudaGraphKernelNodeSetParams_v10000", 0),  # of the graph, which no instance hears of
-        ("cudaGraphExecHostNodeSetParams_v10020", 0),  # runs nothing on the device
-        ("cudaGraphExecEventRecordNodeSetEvent_v11010", 0),
-        ("cudaGraphNodeSetEnabled_v11060", 0),  # what still runs is what was captured
-        ("cudaGraphExecDestroy_v10000", 0),
-    ],
+CHANGES = (
+    *("cudaGraphExecUpdate_v10020", "cuGraphExecUpdate_v2", "cudaGraphExecKernelNodeSetParams_v10010"),
+    *("cuGraphExecKernelNodeSetParams_v2", "cudaGraphExecMemcpyNodeSetParams1D_v11010"),
+    *("cudaGraphExecMemcpyNodeSetParamsToSymbol_v11010", "cudaGraphExecMemsetNodeSetParams_v10020"),
+    *("cudaGraphExecChildGraphNodeSetParams_v11010", "cudaGraphExecNodeSetParams_v12020"),
 )
-def test_replays_after_a_call_that_changes_what_instances_run_are_counted(
-    parsed: Parse, call: str, counted: int
-) -> None:
+NO_CHANGES = (
+    "cudaGraphKernelNodeSetParams_v10000",  # of the graph, which no instance hears of
+    "cudaGraphExecHostNodeSetParams_v10020",  # runs nothing on the device
+    "cudaGraphExecEventRecordNodeSetEvent_v11010",
+    "cudaGraphNodeSetEnabled_v11060",  # what still runs is what was captured
+    "cudaGraphExecDestroy_v10000",
+)
+
+
+@pytest.mark.parametrize("call", CHANGES + NO_CHANGES)
+def test_replays_after_a_call_that_changes_what_instances_run_are_counted(parsed: Parse, call: str) -> None:
     change = f"launch 1 1000 1010 #60 {call}\n"
-    again = moved(REPLAY.replace("#7", "#70"), 2000)
-    dataset = parsed(CAPTURE + NODES + REPLAY + change + again)
+    dataset = parsed(CAPTURE + NODES + REPLAY + change + moved(REPLAY.replace("#7", "#70"), 2000))
     assert dataset.table("kernels").column("module").null_count == 0
-    assert losses(dataset) == ({"graph_updated": counted} if counted else {})
+    assert losses(dataset) == ({"graph_updated": 3} if call in CHANGES else {})
 
 
 def test_a_node_recorded_after_its_graph_capture_is_not_given_to_whatever_is_open_then(parsed: Parse) -> None:
@@ -210,12 +197,6 @@ def test_a_node_recorded_after_its_graph_capture_is_not_given_to_whatever_is_ope
         [CUDA memset]  -        -       graph_unmapped  2
         gelu           -        -       graph_unmapped  3
     """)
-
-
-def test_a_launch_of_several_copies_becomes_as_many_nodes(parsed: Parse) -> None:
-    batch = CAPTURE.replace("cudaMemsetAsync_v3020", "cudaMemcpyBatchAsync_v12080")
-    both = NODES.replace("1  77  77", "1  66  66")
-    expect(parsed(batch + both + REPLAY), "kernels")(MAPPED)
 
 
 def test_where_nodes_are_recorded_late_several_in_one_launch_are_another_graph_s(parsed: Parse) -> None:
