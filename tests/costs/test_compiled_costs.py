@@ -1,17 +1,14 @@
 """Golden tests of what modules inside compiled graphs cost: FLOPs of kernel maps, each once, or the reason why not."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.attribution.test_compiled import captured, kernel_map, launches, replayed, run
-from tests.golden import expect
+from tests.golden import Parse, expect
 from tracekit.answers import memory as traffic, roofline, shapes as by_shape
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import records
-
-Parse = Callable[..., Dataset]
 
 #: A norm fused with an embedding, then a product that a library launches two kernels for.
 MAP = kernel_map(
@@ -39,7 +36,7 @@ def twice(told: str, names: tuple[str, ...]) -> str:
 
 
 def test_the_first_kernel_of_a_library_has_the_flops_of_its_call(parsed: Parse) -> None:
-    expected = """
+    expect(parsed(twice(MAP, NAMES)), "kernel_modules")("""
         kernel_id  module_id  weight  flops  flops_dtype  flops_unknown
         0          1          0.75    0      -            -
         0          2          0.25    0      -            -
@@ -51,12 +48,12 @@ def test_the_first_kernel_of_a_library_has_the_flops_of_its_call(parsed: Parse) 
         5          4          1.0     4096   bfloat16     -
         6          4          1.0     0      -            -
         7          5          1.0     0      -            -
-    """
-    expect(parsed(twice(MAP, NAMES)), "kernel_modules")(expected)
+    """)
 
 
-def test_modules_inside_compiled_graphs_have_their_time_and_their_flops(parsed: Parse) -> None:
-    rows = rows_of(parsed(twice(MAP, NAMES)))
+def test_modules_inside_compiled_graphs_and_the_calls_around_have_their_time_and_their_flops(parsed: Parse) -> None:
+    dataset = parsed(twice(MAP, NAMES))
+    rows = rows_of(dataset)
     up, top = rows["top.mlp.up"], rows["top"]
     assert (up["self_ns"], up["flops"], up["dtype"], up["source"]) == (40, 8192, "bfloat16", "kernel_map")
     assert up["tflops_per_s"] == pytest.approx(8192 / 40 / 1e3)
@@ -65,10 +62,6 @@ def test_modules_inside_compiled_graphs_have_their_time_and_their_flops(parsed: 
     assert top["runs"] == 2
     assert top["known_share"] == 1
     assert sum(row["self_ns"] for row in rows.values()) == 80
-
-
-def test_calls_cost_what_the_compiled_graphs_in_them_do(parsed: Parse) -> None:
-    dataset = parsed(twice(MAP, NAMES))
     (row,) = records(by_shape.frame(dataset))
     assert (row["path"], row["flops_per_call"]) == ("top", 4096)
     bytes_of = {row["path"]: row["bytes"] for row in records(traffic.frame(dataset))}
