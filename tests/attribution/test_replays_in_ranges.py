@@ -47,7 +47,7 @@ STEPS = f"""
 FORWARD = "step *.model_forward"
 
 
-def test_it_belongs_below_the_range_that_replays_it(parsed: Parse) -> None:
+def test_it_belongs_below_the_range_that_replays_it_also_in_gaps_and_launches(parsed: Parse) -> None:
     dataset = parsed(CAPTURE + NODES + STEPS)
     expect(dataset, "kernels")(f"""
         name   module                       method      step_id  call_id
@@ -69,15 +69,10 @@ def test_it_belongs_below_the_range_that_replays_it(parsed: Parse) -> None:
         {FORWARD}                         -        4               30           3
         {FORWARD}                         -        5               30           3
     """)
-
-
-def test_gaps_and_launches_agree(parsed: Parse) -> None:
-    dataset = parsed(CAPTURE + NODES + STEPS)
     pairs = gaps.frame(dataset)[["before", "after", "gaps"]].to_numpy().tolist()
     assert [f"{FORWARD}.layer 1.attention", f"{FORWARD}.layer 2", 2] in pairs
-    frame = launches.frame(dataset).set_index("path")
-    assert frame.subtree_replayed_ns[FORWARD] == 60
-    assert frame.subtree_replayed_ns["capture_graphs"] == 0
+    replayed = launches.frame(dataset).set_index("path").subtree_replayed_ns
+    assert (replayed[FORWARD], replayed["capture_graphs"]) == (60, 0)
 
 
 def test_outside_of_ranges_what_opened_in_the_graph_capture_is_known(parsed: Parse) -> None:
