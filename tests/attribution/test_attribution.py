@@ -1,11 +1,6 @@
 """Golden tests of the rules of attribution: a trace, and the rows that it must give."""
 
-from pathlib import Path
-
-import tracekit
 from tests.golden import Parse, expect, losses
-from tests.sqlite import writing
-from tests.trace_lines import report
 
 
 def test_kernel_goes_to_the_innermost_call_open_at_its_launch_however_late_it_runs(parsed: Parse) -> None:
@@ -28,7 +23,7 @@ def test_kernel_goes_to_the_innermost_call_open_at_its_launch_however_late_it_ru
     """)
 
 
-def test_a_launch_may_begin_and_end_with_its_call_but_not_outlast_it(parsed: Parse) -> None:
+def test_a_launch_may_begin_and_end_with_a_call_of_its_thread_but_not_outlast_it(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 100 {'Module': 'top'}
         range  1  10  50 {'Module': 'top.a'}
@@ -42,25 +37,16 @@ def test_a_launch_may_begin_and_end_with_its_call_but_not_outlast_it(parsed: Par
         kernel 1 902 903 #3 too-early
         kernel 1 903 904 #4 too-late
         kernel 1 904 905 #5 outlasts-all
-    """)
-    expect(dataset, "kernels")("""
-        name          module  cause
-        too-early     top     -
-        too-late      top     -
-        begins-with   top.a   -
-        ends-with     top.a   -
-        outlasts-all  -       outside_modules
-    """)
-
-
-def test_a_call_on_one_thread_owns_no_launch_of_another(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 100 {'Module': 'top'}
         run    2  20  25 stranger
     """)
     expect(dataset, "kernels")("""
-        name      module  cause            tid  launch_start_ns  launch_end_ns
-        stranger  -       outside_modules  2    20               25
+        name          tid  module  cause            launch_start_ns  launch_end_ns
+        too-early     1    top     -                9                11
+        too-late      1    top     -                49               51
+        begins-with   1    top.a   -                10               12
+        ends-with     1    top.a   -                48               50
+        outlasts-all  1    -       outside_modules  99               101
+        stranger      2    -       outside_modules  20               25
     """)
 
 
@@ -73,30 +59,28 @@ def test_work_finds_its_launch_by_process_and_correlation_id_together(parsed: Pa
         launch   8/1  30  35 #5
         kernel:1 8/1 900 955 #5 of-eight
         kernel:2 9/1 900 957 #5 of-nobody
+        range    3/1   0  20 {'Module': 'a'}      ## two launches with one id
+        launch   3/1   2   4 #5
+        range    3/1 100 120 {'Module': 'b'}
+        launch   3/1 110 112 #5
+        kernel:3 3/1 925 930 #5 of-either
+        range    4/1   0  30 {'Module': 'a'}      ## rows that repeat a call for its backtrace
+        launch   4/1  10  12 #1 cudaLaunchKernel class=67
+        range    4/1  40  80 {'Module': 'b'}
+        launch   4/1  50  55 #1 cudaLaunchKernel
+        launch   4/1  50  55 #1 cudaLaunchKernel class=67
+        kernel   4/1 900 950 #1 gemm
+        launch   4/2  60  61 #2 cudaLaunchKernel class=67
+        kernel   4/1 950 960 #2 lonely
     """)
     expect(dataset, "kernels")("""
         name       pid  device  module  cause      launch_start_ns
         of-seven   7    0       top.a   -          20
         of-eight   8    1       top.b   -          30
+        gemm       4    0       b       -          50
         of-nobody  9    2       -       no_launch  -
-    """)
-
-
-def test_rows_that_repeat_a_call_for_its_backtrace_count_for_nothing(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0  30 {'Module': 'a'}
-        launch 1  10  12 #1 cudaLaunchKernel class=67
-        range  1  40  80 {'Module': 'b'}
-        launch 1  50  55 #1 cudaLaunchKernel
-        launch 1  50  55 #1 cudaLaunchKernel class=67
-        kernel 1 900 950 #1 gemm
-        launch 2  60  61 #2 cudaLaunchKernel class=67
-        kernel 1 950 960 #2 lonely
-    """)
-    expect(dataset, "kernels")("""
-        name    module  cause      launch_start_ns
-        gemm    b       -          50
-        lonely  -       no_launch  -
+        of-either  3    3       -       no_launch  -
+        lonely     4    0       -       no_launch  -
     """)
 
 
@@ -159,31 +143,25 @@ def test_replayed_work_of_an_unknown_graph_capture_is_as_a_whole_of_the_call_tha
     """)
 
 
-def test_work_inside_an_unreadable_marker_is_nobodys(parsed: Parse) -> None:
+def test_work_inside_an_unreadable_marker_is_nobodys_unless_its_outputs_tell_the_name(parsed: Parse) -> None:
     dataset = parsed("""
-        range  1   0 100 {'Module': 'top'}
+        range  1   0 200 {'Module': 'top'}
         range  1  10  50 {'Module': [[3]], 'Inputs': [[1]]}
         run    1  20  25 whose
         range  1  30  40 {'Module': 'top.a'}
         run    1  32  35 known
         run    1  60  65 of-top
+        range  1 110 150 {'Module': [[3]], 'Inputs': [[1]]}
+        run    1 120 125 of-b
+        range  1 151 151 {'Module': 'top.b', 'Outputs': [[1]]}
     """)
     expect(dataset, "kernels")("""
         name    module  method  cause
         of-top  top     range   -
         known   top.a   range   -
+        of-b    top.b   range   -
         whose   -       -       marker_unreadable
     """)
-
-
-def test_the_name_in_its_outputs_names_a_call_whose_name_was_overwritten(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1   0 100 {'Module': 'top'}
-        range  1  10  50 {'Module': [[3]], 'Inputs': [[1]]}
-        run    1  20  25 gemm
-        range  1  51  51 {'Module': 'top.a', 'Outputs': [[1]]}
-    """)
-    expect(dataset, "kernels")("name  module\ngemm  top.a")
 
 
 #: A model whose parts run one operator each on thread 1; thread 2 runs backward.
@@ -212,6 +190,9 @@ def test_backward_work_goes_to_the_module_whose_operator_has_its_sequence_number
         run    2  232 233 without-number
         range  2  240 249 autograd::engine::evaluate_function: LateBackward0, seq = 99, op_id = 11
         run    2  242 243 not-recorded
+        launch 2  226 227 #1 cudaGraphLaunch_v10000
+        kernel!9 1  2000902 2000903 #1 replayed  ## work of many modules may have been captured
+        graph    1  2000904 2000905 #1
     """)
     expect(dataset, "kernels")("""
         name            module  method    cause     phase     call_id
@@ -220,6 +201,8 @@ def test_backward_work_goes_to_the_module_whose_operator_has_its_sequence_number
         of-b            top.b   backward  -         backward  5
         without-number  -       -         backward  backward  -
         not-recorded    -       -         backward  backward  -
+        replayed        -       -         graph_unmapped  backward  -
+        [CUDA graph]    -       -         graph_not_expanded  backward  -
     """)
     expect(dataset, "calls")("""
         module  phase     parent_call_id  tid  start_ns  end_ns  kernel_count  kernel_self_count
@@ -232,21 +215,6 @@ def test_backward_work_goes_to_the_module_whose_operator_has_its_sequence_number
     """)
 
 
-def test_what_a_graph_replays_inside_a_node_is_not_the_node_s(parsed: Parse) -> None:
-    """Work of many modules may have been captured."""
-    dataset = parsed(f"""{NUMBERED}
-        range    2  200 209 autograd::engine::evaluate_function: TanhBackward0, seq = 5, op_id = 5
-        launch   2  202 203 #1 cudaGraphLaunch_v10000
-        kernel!9 1  902 903 #1 replayed
-        graph    1  904 905 #1
-    """)
-    expect(dataset, "kernels")("""
-        kind    module  method  cause
-        kernel  -       -       graph_unmapped
-        graph   -       -       graph_not_expanded
-    """)
-
-
 def test_a_sequence_number_of_several_threads_is_that_of_the_one_whose_operator_has_the_node_s_name(
     parsed: Parse,
 ) -> None:
@@ -256,19 +224,15 @@ def test_a_sequence_number_of_several_threads_is_that_of_the_one_whose_operator_
         range  2   10  20 {'Module': 'b'}
         range  2   12  14 aten::native_layer_norm, seq = 3, op_id = 2
         range  3   30  39 autograd::engine::evaluate_function: NativeLayerNormBackward0, seq = 3, op_id = 3
-        launch 3   32  33 #1
-        kernel 1  902 903 #1 named
+        run    3   32  33 named
         range  3   40  49 autograd::engine::evaluate_function: ViewBackward0, seq = 3, op_id = 4
-        launch 3   42  43 #2
-        kernel 1  904 905 #2 of-neither
+        run    3   42  43 of-neither
         range  7/3 50  59 autograd::engine::evaluate_function: MulBackward0, seq = 3, op_id = 3
-        launch 7/3 52  53 #1
-        kernel 7/1 906 907 #1 of-another-process
+        run    7/3 52  53 of-another-process
         range  1   15  16 aten::sin, seq = 4, op_id = 5
         range  2   15  16 aten::sin, seq = 4, op_id = 6
         range  3   60  69 autograd::engine::evaluate_function: SinBackward0, seq = 4, op_id = 7
-        launch 3   62  63 #3
-        kernel 1  908 909 #3 of-either
+        run    3   62  63 of-either
     """)
     expect(dataset, "kernels")("""
         name                module  method    cause
@@ -322,41 +286,25 @@ def test_layers_inside_a_compiled_region_stay_apart(parsed: Parse) -> None:
         range   1  20  30  {'Module': 'model.layers.0.attn', 'Inputs': [[1]]}
         range   1  40  50  {'Module': 'model.layers.1.attn', 'Inputs': [[1]]}
     """)
-    assert dataset.table("calls").column("module").to_pylist() == [
-        "model",
-        "model.LlamaModel",
-        "model.LlamaModel.layers.0.attn",
-        "model.LlamaModel.layers.1.attn",
-    ]
+    expect(dataset, "calls")("""
+        module
+        model
+        model.LlamaModel
+        model.LlamaModel.layers.0.attn
+        model.LlamaModel.layers.1.attn
+    """)
     assert losses(dataset) == {}
 
 
-def test_work_of_a_nameless_launch_that_started_several_pieces_may_be_a_replay(tmp_path: Path) -> None:
-    path = report(
-        tmp_path / "report.sqlite",
-        """
+def test_work_of_a_nameless_launch_that_started_several_pieces_may_be_a_replay(parsed: Parse) -> None:
+    lines = """
         range   1   0  20  {'Module': 'top.a', 'Inputs': [[1]]}
         launch  1   2   4  #1 cudaGraphLaunch_v10000
         kernel  1  30  40  #1
         kernel  1  40  50  #1
-        """,
-    )
-    with writing(path) as db:
-        db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME DROP COLUMN nameId")
-        db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL DROP COLUMN graphNodeId")
-    dataset = tracekit.parse(path)
-    kernels = dataset.table("kernels", ["module", "method"]).to_pylist()
-    assert kernels == [{"module": "top.a", "method": "graph_launch"}] * 2
-    lacking = {lack["what"] for lack in dataset.manifest["missing"]}
-    assert {"CUPTI_ACTIVITY_KIND_RUNTIME.nameId", "CUPTI_ACTIVITY_KIND_KERNEL.graphNodeId"} <= lacking
-
-
-def test_two_launches_with_one_id_apart_from_each_other_are_not_believed(parsed: Parse) -> None:
-    dataset = parsed("""
-        range   1    0  20  {'Module': 'top.a', 'Inputs': [[1]]}
-        launch  1    2   4  #5
-        range   1  100 120  {'Module': 'top.b', 'Inputs': [[1]]}
-        launch  1  110 112  #5
-        kernel  1  125 130  #5
-    """)
-    assert dataset.table("kernels").column("cause").to_pylist() == ["no_launch"]
+    """
+    lacking = {"CUPTI_ACTIVITY_KIND_RUNTIME": "nameId", "CUPTI_ACTIVITY_KIND_KERNEL": "graphNodeId"}
+    dropped = ";".join(f"ALTER TABLE {table} DROP COLUMN {column}" for table, column in lacking.items())
+    dataset = parsed(lines, change=lambda report: report.executescript(dropped))
+    expect(dataset, "kernels")("module  method\ntop.a  graph_launch\ntop.a  graph_launch")
+    assert set(map(".".join, lacking.items())) <= {lack["what"] for lack in dataset.manifest["missing"]}

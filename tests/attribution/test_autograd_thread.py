@@ -1,5 +1,7 @@
 """Work that autograd's threads launched, beside the range that waited for it."""
 
+from operator import itemgetter
+
 import pytest
 
 from tests.golden import Parse, expect
@@ -26,37 +28,40 @@ def test_it_belongs_to_the_one_range_that_waits(parsed: Parse) -> None:
     """)
 
 
-@pytest.mark.parametrize(
-    "other",
-    ["range  3 150 300 load data\n", "range 1 205 300 log\n", "domain 1 0 - 1 NCCL\nrange@1 1 150 300 ncclAllReduce\n"],
-    ids=["another thread in a range", "who waits begins a range", "who waits is inside a library"],
-)
-def test_it_belongs_to_nobody_if_no_single_thread_only_waits(parsed: Parse, other: str) -> None:
-    expect(parsed(NAMED + TRAINING + other), "kernels")("""
-        name              module   method
-        forward           Forward  range
-        backward          -        -
-        behind the range  -        -
-    """)
-
-
-def test_it_belongs_to_nobody_if_that_thread_launches_at_that_time(parsed: Parse) -> None:
-    other = "launch 1 205 215 #9\nkernel 1 240 250 #9 of another thread\n"
-    expect(parsed(NAMED + TRAINING + other), "kernels")("""
-        name               module    method
-        forward            Forward   range
-        of another thread  Backward  range
-        backward           -         -
-        behind the range   -         -
-    """)
-
-
 MM = "autograd::engine::evaluate_function: MmBackward0"
 OWN = f"""
     range  2 150 190 {MM}
     launch 2 160 170 #8
     kernel 1 175 180 #8 mm
 """
+COLLECTIVE = "domain 1 0 - 1 NCCL\nrange@1 1 150 300 ncclAllReduce\n"
+ANOTHER = "launch 1 205 215 #9\nkernel 1 240 250 #9 of another thread\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "modules"),
+    [
+        (NAMED + TRAINING + "range 3 150 300 load data\n", ["Forward", None, None]),
+        (NAMED + TRAINING + "range 1 205 300 log\n", ["Forward", None, None]),
+        (NAMED + TRAINING + COLLECTIVE, ["Forward", None, None]),
+        (NAMED + TRAINING + ANOTHER, ["Forward", None, "Backward", None]),
+        (TRAINING + OWN + "range 1 155 157 log\n", ["Forward", MM, "Backward", None]),
+        (NAMED + TRAINING + "range 1 0 90 {'Module': 'top'}\n", ["top", None, None]),
+    ],
+    ids=[
+        "another thread in a range",
+        "who waits begins a range",
+        "who waits is inside a library",
+        "who waits launches at that time",
+        "who waits does something while a range of its own is open",
+        "a marked report is as it was",
+    ],
+)
+def test_what_ran_while_no_single_thread_only_waited_in_a_range_belongs_to_nobody(
+    parsed: Parse, lines: str, modules: list[str | None]
+) -> None:
+    rows = sorted(parsed(lines).table("kernels").to_pylist(), key=itemgetter("start_ns"))
+    assert [row["module"] for row in rows] == modules
 
 
 def test_ranges_of_such_a_thread_are_part_of_the_range_that_waits(parsed: Parse) -> None:
@@ -74,22 +79,6 @@ def test_ranges_of_such_a_thread_are_part_of_the_range_that_waits(parsed: Parse)
         Forward        -               10
         Backward       -               15
         Backward.{MM}  1               5
-    """)
-
-
-def test_they_are_part_of_none_if_the_other_thread_does_something_meanwhile(parsed: Parse) -> None:
-    dataset = parsed(TRAINING + OWN + "range 1 155 157 log\n")
-    modules = [row["module"] for row in dataset.table("kernels").to_pylist() if row["name"] == "mm"]
-    assert modules == [MM]
-
-
-def test_a_marked_report_is_as_it_was(parsed: Parse) -> None:
-    lines = "range 1 0 90 {'Module': 'top'}\n" + NAMED + TRAINING
-    expect(parsed(lines), "kernels")("""
-        name              module
-        forward           top
-        backward          -
-        behind the range  -
     """)
 
 

@@ -3,29 +3,22 @@
 from tests.golden import Parse, expect
 
 NODE = "autograd::engine::evaluate_function:"
-
-
 OF_RANGES = f"""
     range  1    0 100 Forward pass
     range  1   11  15 aten::linear, seq = 3, op_id = 1
     range  1   12  14 aten::addmm, seq = 3, op_id = 2
-    launch 1   12  13 #1
-    kernel 1  902 903 #1 addmm
+    run    1   12  13 addmm
     range  1   31  35 aten::mul, seq = 4, op_id = 3
     range  1   41  45 aten::argmax, seq = 5, op_id = 4
-    launch 1   42  43 #5
-    kernel 1  912 913 #5 of-no-node
+    run    1   42  43 of-no-node
     range  1  190 300 Backward pass
     range  1  210 219 {NODE} MulBackward0, seq = 4, op_id = 7
-    launch 1  212 213 #2
-    kernel 1  904 905 #2 of-mul
+    run    1  212 213 of-mul
     range  2  220 229 {NODE} AddmmBackward0, seq = 3, op_id = 8
     range  2  221 228 aten::mm, op_id = 9
-    launch 2  222 223 #3
-    kernel 1  906 908 #3 of-addmm
+    run    2  222 223 of-addmm
     range  2  230 239 {NODE} LateBackward0, seq = 99, op_id = 10
-    launch 2  232 233 #4
-    kernel 1  910 911 #4 not-recorded
+    run    2  232 233 not-recorded
 """
 
 
@@ -43,16 +36,16 @@ def test_where_ranges_are_nodes_numbers_tell_phase_and_operator_in_the_range_tha
     """)
     expect(dataset, "calls")(f"""
         module                                           phase     parent_call_id  gpu_time_ns
-        Forward pass                                     -         -               2
-        Forward pass.aten::linear                        -         0               1
-        Forward pass.aten::linear.aten::addmm            -         1               1
+        Forward pass                                     -         -               20
+        Forward pass.aten::linear                        -         0               10
+        Forward pass.aten::linear.aten::addmm            -         1               10
         Forward pass.aten::mul                           -         0               0
-        Forward pass.aten::argmax                        -         0               1
-        Backward pass                                    -         -               4
-        Backward pass.aten::mul                          backward  5               1
-        Backward pass.aten::linear.aten::addmm           backward  5               2
-        Backward pass.aten::linear.aten::addmm.aten::mm  backward  7               2
-        Backward pass.{NODE} LateBackward0               -         5               1
+        Forward pass.aten::argmax                        -         0               10
+        Backward pass                                    -         -               30
+        Backward pass.aten::mul                          backward  5               10
+        Backward pass.aten::linear.aten::addmm           backward  5               10
+        Backward pass.aten::linear.aten::addmm.aten::mm  backward  7               10
+        Backward pass.{NODE} LateBackward0               -         5               10
     """)
 
 
@@ -70,83 +63,59 @@ def test_where_operators_are_nodes_an_evaluation_is_a_backward_call_of_the_opera
     """)
 
 
-def test_a_thread_whose_numbers_fall_is_another_one_with_its_id(parsed: Parse) -> None:
+def test_a_node_is_of_the_operator_that_surely_made_it(parsed: Parse) -> None:
+    custom = f"{NODE} torch::autograd::CppNode<Lookup>"
     dataset = parsed(f"""
-        range  1   10  14 {{'Module': 'a'}}
-        range  1   11  12 aten::mul, seq = 0, op_id = 1
-        range  1   12  13 aten::exp, seq = 1, op_id = 2
-        range  1   20  24 {{'Module': 'b'}}
-        range  1   21  22 aten::mul, seq = 0, op_id = 3
-        range  1   22  23 aten::sin, seq = 1, op_id = 4
-        range  3   30  39 {NODE} MulBackward0, seq = 0, op_id = 5
-        run    3   32  33 of-either
-        range  3   40  49 {NODE} SinBackward0, seq = 1, op_id = 6
-        run    3   42  43 of-b
-    """)
-    expect(dataset, "kernels")("""
-        name       module  method    cause
-        of-b       b       backward  -
-        of-either  -       -         backward
-    """)
-
-
-def test_a_node_of_a_custom_operator_in_c_is_not_that_of_what_ran_before_it(parsed: Parse) -> None:
-    node = f"{NODE} torch::autograd::CppNode<Lookup>"
-    dataset = parsed(f"""
-        range  1   10  20 {{'Module': 'a'}}
+        range  1   10  20 {{'Module': 'a'}}   ## custom operators in C: not that of what ran before it
         range  1   11  19 fbgemm::lookup, seq = 3, op_id = 1
         range  1   12  13 aten::zero_, seq = 3, op_id = 2
         range  1   30  40 {{'Module': 'b'}}
         range  1   31  32 aten::detach, seq = 4, op_id = 3
-        range  2   50  59 {node}, seq = 4, op_id = 4
+        range  2   50  59 {custom}, seq = 4, op_id = 4
         run    2   52  53 of-nobody
-        range  2   60  69 {node}, seq = 3, op_id = 5
-        run    2   62  63 of-a
+        range  2   60  69 {custom}, seq = 3, op_id = 5
+        run    2   62  63 of-lookup
+        range  7/1 10  20 {{'Module': 'a'}}   ## what changes a view: CopySlices, and the view has a new node
+        range  7/1 11  12 aten::mul_, seq = 3, op_id = 1
+        range  7/1 13  14 aten::exp, seq = 6, op_id = 2
+        range  7/1 15  16 aten::sub_, seq = 7, op_id = 3
+        range  7/1 30  40 {{'Module': 'b'}}
+        range  7/1 31  32 aten::sin, seq = 10, op_id = 4
+        range  7/2 50  59 {NODE} AsStridedBackward0, seq = 9, op_id = 5
+        run    7/2 52  53 of-view
+        range  7/2 60  69 {NODE} torch::autograd::CopySlices, seq = 8, op_id = 6
+        range  7/2 61  68 torch::autograd::CopySlices, seq = 8, op_id = 7
+        run    7/2 62  63 copies
+        range  7/2 64  67 SubBackward0, seq = 7, op_id = 8
+        run    7/2 65  66 of-sub
+        range  8/1 10  20 {{'Module': 'a'}}   ## the node of a function comes after those of its inputs
+        range  8/1 11  12 Scale, seq = 3, op_id = 1
+        range  8/1 30  40 {{'Module': 'b'}}
+        range  8/1 31  32 aten::sin, seq = 5, op_id = 2
+        range  8/2 50  59 {NODE} ScaleBackward, seq = 4, op_id = 3
+        run    8/2 52  53 of-function
+        range  9/1 10  14 {{'Module': 'a'}}   ## a thread whose numbers fall is another one with its id
+        range  9/1 11  12 aten::mul, seq = 0, op_id = 1
+        range  9/1 12  13 aten::exp, seq = 1, op_id = 2
+        range  9/1 20  24 {{'Module': 'b'}}
+        range  9/1 21  22 aten::mul, seq = 0, op_id = 3
+        range  9/1 22  23 aten::sin, seq = 1, op_id = 4
+        range  9/3 30  39 {NODE} MulBackward0, seq = 0, op_id = 5
+        run    9/3 32  33 of-either
+        range  9/3 40  49 {NODE} SinBackward0, seq = 1, op_id = 6
+        run    9/3 42  43 of-sin
     """)
     expect(dataset, "kernels")("""
-        name       module  method    cause
-        of-a       a       backward  -
-        of-nobody  -       -         backward
+        name         module  method    cause
+        of-function  a       backward  -
+        of-lookup    a       backward  -
+        copies       a       backward  -
+        of-sub       a       backward  -
+        of-sin       b       backward  -
+        of-either    -       -         backward
+        of-nobody    -       -         backward
+        of-view      -       -         backward
     """)
-
-
-def test_what_changes_a_view_runs_the_node_of_the_operator_that_changed_it_and_its_new_node_is_nobody_s(
-    parsed: Parse,
-) -> None:
-    """``CopySlices`` and the view's new node have numbers that no operator tells."""
-    dataset = parsed(f"""
-        range  1   10  20 {{'Module': 'a'}}
-        range  1   11  12 aten::mul_, seq = 3, op_id = 1
-        range  1   13  14 aten::exp, seq = 6, op_id = 2
-        range  1   15  16 aten::sub_, seq = 7, op_id = 3
-        range  1   30  40 {{'Module': 'b'}}
-        range  1   31  32 aten::sin, seq = 10, op_id = 4
-        range  2   50  59 {NODE} AsStridedBackward0, seq = 9, op_id = 5
-        run    2   52  53 of-view
-        range  2   60  69 {NODE} torch::autograd::CopySlices, seq = 8, op_id = 6
-        range  2   61  68 torch::autograd::CopySlices, seq = 8, op_id = 7
-        run    2   62  63 copies
-        range  2   64  67 SubBackward0, seq = 7, op_id = 8
-        run    2   65  66 of-sub
-    """)
-    expect(dataset, "kernels")("""
-        name     module  method    cause
-        copies   a       backward  -
-        of-sub   a       backward  -
-        of-view  -       -         backward
-    """)
-
-
-def test_the_node_of_a_function_comes_after_those_of_its_inputs(parsed: Parse) -> None:
-    lines = f"""
-        range  1   10  20 {{'Module': 'a'}}
-        range  1   11  12 Scale, seq = 3, op_id = 1
-        range  1   30  40 {{'Module': 'b'}}
-        range  1   31  32 aten::sin, seq = 5, op_id = 2
-        range  2   50  59 {NODE} ScaleBackward, seq = 4, op_id = 3
-        run    2   52  53
-    """
-    expect(parsed(lines), "kernels")("module  method\na  backward")
 
 
 def test_releases_without_evaluations_tell_the_number_at_the_function_of_a_node(parsed: Parse) -> None:
