@@ -37,6 +37,17 @@ def _(x: torch.Tensor) -> int:
     return torch.library.get_ctx().new_dynamic_size()
 
 
+class Function(nn.Module):
+    """A function as a model."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any) -> Any:
+        return self.function(*args)
+
+
 class Silly(nn.Module):
     """Attention twice: f(x) = 9 x + 19."""
 

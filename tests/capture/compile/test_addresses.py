@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.capture.compile import COMPILING
-from tests.capture.compile.models import ATTENTION, Llama, compiled, ids
+from tests.capture.compile.models import ATTENTION, Function, Llama, compiled, ids
 from tracekit.capture.compile import CompileConfig, compile_model, counters
 from tracekit.capture.compile.backend import PiecewiseBackend
 
@@ -103,30 +103,26 @@ def test_threads_that_capture_at_once_capture_once() -> None:
         torch.testing.assert_close(result, model(*args))
 
 
-class Plain(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * 2 + 1
-
-
-FORMS: dict[str, Callable[[], torch.Tensor]] = {
-    "plain": lambda: torch.randn(4, 3),
-    "expanded": lambda: torch.randn(1, 3).expand(4, 3),
-    "windows": lambda: torch.randn(9).as_strided((4, 3), (2, 1)),
-    "a slice": lambda: torch.randn(4, 9)[:, 2:8:2],
-    "empty": lambda: torch.randn(4, 0),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_inputs_of_every_form_are_copied(form: str) -> None:
-    run = with_guards(Plain(), copy_inputs=True)
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(4, 3),
+        lambda: torch.randn(1, 3).expand(4, 3),
+        lambda: torch.randn(9).as_strided((4, 3), (2, 1)),
+        lambda: torch.randn(4, 9)[:, 2:8:2],
+        lambda: torch.randn(4, 0),
+    ],
+    ids=["plain", "expanded", "windows", "a slice", "empty"],
+)
+def test_inputs_of_every_form_are_copied(make: Callable[[], torch.Tensor]) -> None:
+    run = with_guards(Function(lambda x: x * 2 + 1), copy_inputs=True)
     for _ in range(4):
-        x = FORMS[form]()
+        x = make()
         assert torch.equal(run(x), x * 2 + 1)
 
 
 def test_inputs_made_in_inference_mode_may_be_used_outside_and_the_reverse() -> None:
-    run = compiled(Plain(), first := torch.randn(4, 3), copy_inputs=True, **SETTINGS)
+    run = compiled(Function(lambda x: x * 2 + 1), first := torch.randn(4, 3), copy_inputs=True, **SETTINGS)
     for _ in range(3):
         with torch.inference_mode():
             inside = torch.randn(4, 3)
@@ -136,54 +132,40 @@ def test_inputs_made_in_inference_mode_may_be_used_outside_and_the_reverse() -> 
         assert torch.equal(run(torch.ones(4, 3)), torch.full((4, 3), 3.0))
 
 
-class Writing(nn.Module):
-    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        x.add_(1)
-        y.mul_(2)
-        return x.sum() + y.sum()
+def write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.add_(1)
+    y.mul_(2)
+    return x.sum() + y.sum()
 
 
-def pairs(kind: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    base = torch.arange(24.0).reshape(6, 4)
-    return (base, base[:4], base[2:]) if kind == "overlapping" else (base, base[:4, ::2], base[:4, 1::2])
-
-
-@pytest.mark.parametrize("kind", ["overlapping", "interleaved"])
-def test_what_is_written_to_inputs_that_share_memory_is_not_lost(kind: str) -> None:
-    run = torch.compile(Writing(), backend=PiecewiseBackend(CompileConfig(copy_inputs=True, **SETTINGS)), dynamic=False)
+@pytest.mark.parametrize(
+    "views",
+    [lambda base: (base[:4], base[2:]), lambda base: (base[:4, ::2], base[:4, 1::2])],
+    ids=["overlapping", "interleaved"],
+)
+def test_what_is_written_to_inputs_that_share_memory_is_not_lost(views: Callable[[torch.Tensor], Any]) -> None:
+    run = torch.compile(write, backend=PiecewiseBackend(CompileConfig(copy_inputs=True, **SETTINGS)), dynamic=False)
     for _ in range(4):
-        base, *views = pairs(kind)
-        expected, *own = (item for item in pairs(kind))
-        assert torch.equal(run(*views), Writing()(*own))
+        base, expected = (torch.arange(24.0).reshape(6, 4) for _ in range(2))
+        assert torch.equal(run(*views(base)), write(*views(expected)))
         assert torch.equal(base, expected)
-
-
-class Drawing(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + torch.rand_like(x)
 
 
 def test_a_warm_up_draws_no_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    settings = SETTINGS | {"cudagraph_warmups": 3, "graph_capture": "record"}
-    run, x = compile_model(Drawing(), CompileConfig(**settings), guards=False), torch.zeros(4)
+    model, x = Function(lambda x: x + torch.rand_like(x)), torch.zeros(4)
+    run = without_guards(model, cudagraph_warmups=3, graph_capture="record")
     run(torch.zeros(7))
     torch.manual_seed(0)
     results = [run(x) for _ in range(3)]
     torch.manual_seed(0)
-    assert all(torch.equal(result, Drawing()(x)) for result in results)
-
-
-class Turned(nn.Module):
-    """Its result is a view that a splitting operator made of a captured piece's memory."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return (x * 2).transpose(0, 1)
+    assert all(torch.equal(result, model(x)) for result in results)
 
 
 @pytest.mark.parametrize("copy_inputs", [False, True])
 def test_results_that_are_views_of_captured_memory_are_copied(*, copy_inputs: bool) -> None:
-    run = without_guards(Turned(), splitting_ops=("aten::transpose",), copy_inputs=copy_inputs)
+    model = Function(lambda x: (x * 2).transpose(0, 1))  # the result is a view that a splitting operator made
+    run = without_guards(model, splitting_ops=("aten::transpose",), copy_inputs=copy_inputs)
     x = torch.zeros(4, 3)
     results = [run(x.fill_(number)) for number in range(4)]
     assert [float(result[0, 0]) for result in results] == [0, 2, 4, 6]

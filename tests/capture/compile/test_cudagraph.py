@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from tests.capture.compile import COMPILING
-from tests.capture.compile.models import ATTENTION, compiled
+from tests.capture.compile.models import ATTENTION, Function, compiled
 from tracekit.capture.compile import counters, cudagraph, piece
 from tracekit.capture.compile.backend import PiecewiseBackend
 from tracekit.capture.compile.cudagraph import CudaGraphs, StandInGraphs, weak_tensor
@@ -28,9 +28,7 @@ def test_the_stand_in_runs_what_it_is_given_and_remembers_the_results_of_the_cap
 
     replay = StandInGraphs().capture_graph(double, (x := torch.ones(2),), warmups=2)
     assert ran == [2.0] * 3
-    assert replay(x)[0].tolist() == [2, 2]
-    assert len(ran) == 3
-    assert replay(torch.zeros(2))[0].tolist() == [0, 0]
+    assert [replay(given)[0].tolist() for given in (x, torch.zeros(2))] == [[2, 2], [0, 0]]
     assert ran[3:] == [0.0]
 
 
@@ -73,20 +71,16 @@ def test_a_capture_warms_up_aside_and_records_without_running(said: list[str]) -
     assert said == ["replay", "replay"]
 
 
-def test_garbage_is_collected_before_the_first_capture_alone(said: list[str]) -> None:
-    graphs = CudaGraphs()
-    for _ in range(2):
-        graphs.capture_graph(lambda: (), ())
-    assert (said.count("collect"), said.count("empty")) == (1, 1)
-
-
-def test_a_capture_that_fails_is_ended(said: list[str]) -> None:
-    def run() -> tuple[int]:
+def test_garbage_is_collected_before_the_first_capture_alone_and_one_that_fails_is_ended(said: list[str]) -> None:
+    def fail() -> tuple[int]:
         raise ValueError("mine")
 
+    graphs = CudaGraphs()
+    graphs.capture_graph(lambda: (), ())
     with pytest.raises(ValueError, match="mine"):
-        CudaGraphs().capture_graph(run, ())
+        graphs.capture_graph(fail, ())
     assert said[-1] == "end"
+    assert (said.count("collect"), said.count("empty")) == (1, 1)
 
 
 def test_the_captured_call_holds_its_results_and_later_ones_do_not(
@@ -118,20 +112,17 @@ def test_results_of_captured_graphs_are_not_overwritten_by_the_next_call(bound: 
 
 
 def test_a_piece_without_a_size_is_captured_once_and_its_results_are_copied_at_every_size(bound: None) -> None:
-    class Fixed(nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            z = torch.sigmoid(y)
-            torch.ops.tracekit_tests.attention(x, x, x, x)
-            return x + 1, z
+    def fixed(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        z = torch.sigmoid(y)
+        torch.ops.tracekit_tests.attention(x, x, x, x)
+        return x + 1, z
 
     first, y = torch.randn(8), torch.zeros(3)
     with counters.expect(graphs_captured=1 + 1):
-        run = compiled(Fixed(), first, splitting_ops=(ATTENTION,), **SETTINGS)
+        run = compiled(Function(fixed), first, splitting_ops=(ATTENTION,), **SETTINGS)
         run(first, y)
         found = [run(torch.randn(size), y.fill_(number))[1] for number, size in enumerate((5, 6, 2))]
-    assert [float(item[0]) for item in found] == [
-        float(torch.sigmoid(torch.tensor(float(number)))) for number in range(3)
-    ]
+    assert [item[0] for item in found] == [torch.sigmoid(y.fill_(number))[0] for number in range(3)]
 
 
 def test_inputs_that_moved_are_run_without_the_graph_and_said_once(

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.capture.compile import COMPILING
-from tests.capture.compile.models import ATTENTION, Llama, Silly, compiled, ids
+from tests.capture.compile.models import ATTENTION, Function, Llama, Silly, compiled, ids
 from tests.capture.models import tree
 from tracekit.capture import MemoryEmitter, layer_markers
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend, compile_model, counters
@@ -25,9 +25,8 @@ def marked(call: Callable[[], object]) -> list[str]:
     texts = [event.text for event in to.events if event.text is not None]
     assert len(to.events) == 2 * len(texts)
     decoded = decode(texts)
-    found = [decoded.markers[at] for at in decoded.of_text]
-    pieces = [marker for marker in found if isinstance(marker, PieceMarker)]
-    assert len(pieces) == len(found)
+    pieces = [decoded.markers[at] for at in decoded.of_text]
+    assert {type(piece) for piece in pieces} == {PieceMarker}
     assert len({piece.graph for piece in pieces}) == 1
     return [f"{piece.name} {piece.size} {piece.code} {piece.way}" for piece in pieces]
 
@@ -40,35 +39,22 @@ def running(model: nn.Module, *first: torch.Tensor, **settings: Any) -> Callable
 
 def test_a_mark_tells_piece_size_code_and_way(hollow: None) -> None:
     run = running(Silly(), torch.randn(9), mode="inductor", splitting_ops=(ATTENTION,), compile_ranges=(8,))
-    assert marked(lambda: run(torch.randn(3))) == [
-        "submod_0 3 1-8 compiled",
-        "submod_1 3 None eager",
-        "submod_2 3 1-8 compiled",
-        "submod_3 3 None eager",
-        "submod_4 3 1-8 compiled",
+    said = [
+        f"submod_{number} 3 {how}" for number, how in enumerate(["1-8 compiled", "None eager"] * 2 + ["1-8 compiled"])
     ]
+    assert marked(lambda: run(torch.randn(3))) == said
 
 
 def test_warm_ups_of_a_piece_that_writes_to_nothing_are_part_of_its_capture() -> None:
     run = running(nn.ReLU(), torch.randn(9), mode="eager", cudagraph_sizes=(2, 4), graph_capture="record")
-    ways = [marked(lambda size=size: run(torch.randn(size))) for size in (2, 2, 3, 4, 2)]
-    assert ways == [
-        ["submod_0 2 None captured"],
-        ["submod_0 2 None replayed"],
-        ["submod_0 3 None eager"],
-        ["submod_0 4 None captured"],
-        ["submod_0 2 None replayed"],
-    ]
+    sizes, ways = (2, 2, 3, 4, 2), ("captured", "replayed", "eager", "captured", "replayed")
+    said = [marked(lambda size=size: run(torch.randn(size))) for size in sizes]
+    assert said == [[f"submod_0 {size} None {way}"] for size, way in zip(sizes, ways, strict=True)]
 
 
 def test_warm_ups_of_a_piece_that_writes_to_its_inputs_are_calls() -> None:
-    class Writing(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x.mul_(2) + 1
-
-    run = running(
-        Writing(), torch.randn(9), mode="eager", cudagraph_sizes=(2,), cudagraph_warmups=2, graph_capture="record"
-    )
+    model, first = Function(lambda x: x.mul_(2) + 1), torch.randn(9)
+    run = running(model, first, mode="eager", cudagraph_sizes=(2,), cudagraph_warmups=2, graph_capture="record")
     ways = [marked(lambda: run(torch.randn(2)))[0].split()[-1] for _ in range(4)]
     assert ways == ["eager", "eager", "captured", "replayed"]
 
@@ -84,13 +70,10 @@ def test_a_graph_of_fixed_shapes_is_captured_if_its_size_is_listed(size: int, wa
 def test_a_piece_whose_shapes_vary_otherwise_too_is_neither_captured_nor_specialised(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    class Outer(nn.Module):
-        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-            return x[:, None] * y
-
-    first = torch.randn(5), torch.randn(7)
+    outer = Function(lambda x, y: x[:, None] * y)
+    sizes = {"compile_sizes": (2,), "cudagraph_sizes": (2,)}
     with counters.expect(graphs_captured=0, backend_compilations=1):
-        run = running(Outer(), *first, mode="eager", compile_sizes=(2,), cudagraph_sizes=(2,), graph_capture="record")
+        run = running(outer, torch.randn(5), torch.randn(7), mode="eager", graph_capture="record", **sizes)
         for sizes in ((2, 7), (2, 9), (3, 2)):
             x, y = map(torch.randn, sizes)
             assert torch.equal(run(x, y), x[:, None] * y)
@@ -109,11 +92,11 @@ def test_dimensions_that_are_equal_at_the_first_call_are_one_size(guards: bool) 
     run(torch.randn(8, 3), torch.randn(8, 3))
     with counters.expect(graphs_seen=0, graphs_captured=1):
         for size in (2, 5, 2):
-            ids, mask = torch.randn(size, 3), torch.randn(size, 3)
-            assert all(map(torch.equal, run(ids, mask), _Masked()(ids, mask)))
+            given = torch.randn(size, 3), torch.randn(size, 3)
+            assert all(map(torch.equal, run(*given), _Masked()(*given)))
     if guards:  # other sizes than at the first call are traced again
-        ids, mask = torch.randn(4, 3), torch.randn(5, 3)
-        assert all(map(torch.equal, run(ids, mask), _Masked()(ids, mask)))
+        given = torch.randn(4, 3), torch.randn(5, 3)
+        assert all(map(torch.equal, run(*given), _Masked()(*given)))
 
 
 def test_dimensions_that_are_named_are_sizes_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
@@ -134,14 +117,12 @@ def test_a_piece_that_raises_closes_its_range() -> None:
 
 
 def test_graphs_have_numbers_of_their_own() -> None:
-    numbers = set()
-    for _ in range(2):
-        torch._dynamo.reset()
-        run = running(nn.ReLU(), torch.randn(9), mode="eager")
-        with routed_to(to := MemoryEmitter()):
-            run(torch.randn(2))
-        numbers |= {marker.graph for marker in decode([to.events[0].text]).markers}
-    assert len(numbers) == 2
+    with routed_to(to := MemoryEmitter()):
+        for _ in range(2):
+            torch._dynamo.reset()
+            running(nn.ReLU(), torch.randn(9), mode="eager")
+    markers = decode([event.text for event in to.events if event.text is not None]).markers
+    assert len({marker.graph for marker in markers}) == 2
 
 
 @pytest.mark.parametrize("before", [True, False])
