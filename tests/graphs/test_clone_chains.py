@@ -61,17 +61,19 @@ def test_a_replayed_kernel_belongs_to_the_call_open_when_its_node_was_captured(p
 
 
 def test_calls_that_were_captured_count_all_replays_and_have_the_host_times_of_the_graph_capture(parsed: Parse) -> None:
+    outputs = "range 1 52 53 {'Module': 'top.a', 'Outputs': [[5]]}\n"
     again = moved(REPLAY.replace("#7", "#8"), 1000)
-    dataset = parsed(CAPTURE + NODES + REPLAY + again)
+    dataset = parsed(CAPTURE + outputs + NODES + REPLAY + again)
     expect(dataset, "calls")("""
-        module  phase    step_id  start_ns  end_ns  gpu_start_ns  gpu_end_ns  gpu_time_ns  gpu_self_time_ns  gpu_busy_ns  kernel_count  launch_time_ns  inputs
-        top     capture  -        5         100     300           1330        42           0                 42           6             0               [[2, 3]]
-        top.a   capture  -        10        50      300           1310        20           20                20           2             0               []
-        top.b   capture  -        55        90      310           1330        22           22                22           4             0               []
+        module  phase    step_id  start_ns  end_ns  gpu_start_ns  gpu_end_ns  gpu_time_ns  gpu_self_time_ns  gpu_busy_ns  kernel_count  launch_time_ns  inputs    outputs
+        top     capture  -        5         100     300           1330        42           0                 42           6             0               [[2, 3]]  -
+        top.a   capture  -        10        50      300           1310        20           20                20           2             0               []        [[5]]
+        top.b   capture  -        55        90      310           1330        22           22                22           4             0               []        -
     """)  # noqa: E501
     # NVIDIA's projection is by launch: a replay is in the range around it, and nothing in those around the capture.
     expect(dataset, "ranges")("""
         marker  gpu_start_ns  gpu_end_ns  gpu_op_count
+        module  -             -           0
         module  -             -           0
         module  -             -           0
         module  -             -           0
@@ -283,15 +285,4 @@ def test_a_call_that_also_launched_eagerly_is_no_graph_capture(parsed: Parse) ->
         top     forward  15
         top.a   capture  10
         top.b   forward  5
-    """)
-
-
-def test_the_outputs_of_a_captured_call_are_told_by_its_second_range(parsed: Parse) -> None:
-    second = "range 1 52 53 {'Module': 'top.a', 'Outputs': [[5]]}\n"
-    dataset = parsed(CAPTURE + second + NODES + REPLAY)
-    expect(dataset, "calls")("""
-        module  outputs  kernel_count
-        top     -        3
-        top.a   [[5]]    1
-        top.b   -        2
     """)
