@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
+from tests.capture.compile.models import Function
 from tests.capture.kernel_truth import watched
 from tests.capture.truth import NOT_COUNTED
 from tracekit.capture import compiled_maps
@@ -119,11 +120,7 @@ def test_an_operator_of_others_is_not_known_and_told_by_its_name() -> None:
     def _(x: Tensor) -> Tensor:
         return torch.empty_like(x)
 
-    class Halving(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return halved(x)
-
-    model = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), Halving())
+    model = nn.Sequential(nn.Linear(_WIDTH, _WIDTH), Function(halved))
     with compiled_maps(), torch.no_grad():
         model.compile()
         model(torch.ones(4, _WIDTH))

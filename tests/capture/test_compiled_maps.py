@@ -17,9 +17,10 @@ from torch.utils.checkpoint import checkpoint
 from tests.capture.hollow_compiler import hollow_compiler
 from tests.capture.kernel_truth import Watched, heaviest, runs, watched
 from tracekit.capture import MemoryEmitter, compiled_maps, layer_markers
-from tracekit.capture.emit import routed_to
+from tracekit.capture.emit import epoch, routed_to
 from tracekit.capture.maps.owners import Kernel, Owners
 from tracekit.capture.maps.traced import Traced, scope
+from tracekit.errors import CaptureError
 from tracekit.markers.base import MappedKernel
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("hollow")]
@@ -146,7 +147,11 @@ def test_order_and_names_are_those_that_the_profiler_sees() -> None:
 
 @pytest.mark.releases
 def test_maps_that_another_process_takes_from_a_cache_are_those_of_the_compilation() -> None:
-    cold, warm = told_of_compiled_models(), in_a_process()
+    told = f"import json; from {__name__} import told_of_compiled_models; print(json.dumps(told_of_compiled_models()))"
+    command = [sys.executable, "-W", "ignore", "-c", told]
+    cold = told_of_compiled_models()
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    warm = json.loads(done.stdout.splitlines()[-1])
     assert (cold.pop("hits"), warm.pop("hits")) == (0, 3)
     assert cold == warm
     assert cold["wrong"] == [[], []]
@@ -169,35 +174,21 @@ def test_programs_without_maps_are_left_alone() -> None:
 
 
 def test_map_is_told_again_when_a_recording_begins() -> None:
-    from tracekit.capture.emit import epoch
-
-    with compiled_maps():
+    x, listed = torch.ones(4, _WIDTH), MemoryEmitter()
+    with compiled_maps(), routed_to(listed), torch.no_grad():
         whole(model := Model(1))
-        x = torch.ones(4, _WIDTH)
-        listed = MemoryEmitter()
-        with routed_to(listed), torch.no_grad():
-            model(x)
-            model(x)
-            epoch.begin()
-            model(x)
+        model(x)
+        model(x)
+        epoch.begin()
+        model(x)
     maps = [event.text.startswith('{"KernelMap"') for event in listed.events if event.text is not None]
     assert maps == [True, False, False, True, False]
 
 
 def test_unknown_release_is_refused_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tracekit.errors import CaptureError
-
     monkeypatch.setattr(torch, "__version__", "2.99.0")
     with pytest.raises(CaptureError, match=r"torch 2\.11 to 2\.15, not 2\.99\.0"), compiled_maps():
         pass
-
-
-def in_a_process() -> dict[str, Any]:
-    told = f"import json; from {__name__} import told_of_compiled_models; print(json.dumps(told_of_compiled_models()))"
-    command = [sys.executable, "-W", "ignore", "-c", told]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
 
 
 def told_of_compiled_models() -> dict[str, Any]:
@@ -269,9 +260,7 @@ def test_libraries_that_generated_cpp_calls_have_the_names_that_they_have_in_pyt
     assert [heaviest(kernel) for kernel in products] == ["top.left", "top.right", "top.down"]
 
 
-def test_a_product_of_its_own_has_no_share_of_the_kernel_before_it_and_a_small_one_of_that_which_adds_its_bias() -> (
-    None
-):
+def test_a_product_of_its_own_has_no_share_of_the_kernel_before_it_or_of_that_which_adds_its_bias() -> None:
     """Inductor counts what is computed for an operator as the operator's work, too."""
     aten, graph = torch.ops.aten, torch.fx.Graph()
     x, weight = graph.placeholder("x"), graph.placeholder("weight")
@@ -290,14 +279,8 @@ def test_a_product_of_its_own_has_no_share_of_the_kernel_before_it_and_a_small_o
         Kernel("extern_kernels.convolution", False, (conv,)),
         Kernel("cpp_fused_convolution_relu_2", True, (conv, act)),
     ]
-    owned = Owners(torch.fx.GraphModule(nn.Module(), graph)).modules_of(kernels)
-    assert [modules for modules, _ in owned] == [
-        {"gate": 1},
-        {"down": 1},
-        {"conv": 1},
-        {"conv": 1},
-        {"conv": 1, "act": 1},
-    ]
+    owned = [modules for modules, _ in Owners(torch.fx.GraphModule(nn.Module(), graph)).modules_of(kernels)]
+    assert owned == [{"gate": 1}, {"down": 1}, {"conv": 1}, {"conv": 1}, {"conv": 1, "act": 1}]
 
 
 class Checkpointed(Model):
