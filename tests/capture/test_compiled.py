@@ -29,10 +29,9 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, block: Callable[[], nn.Module] = Block) -> None:
         super().__init__()
-        self.a = Block()
-        self.b = Block()
+        self.a, self.b = block(), block()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.b(self.a(x))
@@ -169,25 +168,16 @@ class Disabled(Block):
         return self.between(self.up(x)).relu()
 
 
-def recurrent() -> nn.Module:
-    class Recurrent(Net):
-        def __init__(self) -> None:
-            super().__init__()
-            self.b = nn.LSTM(4, 4)
+class Recurrent(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.b = nn.LSTM(4, 4)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.b(self.a(x))[0]
-
-    return Recurrent()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x))[0]
 
 
-def disabled() -> nn.Module:
-    model = Net()
-    model.a, model.b = Disabled(), Disabled()
-    return model
-
-
-@pytest.mark.parametrize("make", [recurrent, disabled])
+@pytest.mark.parametrize("make", [Recurrent, lambda: Net(Disabled)], ids=["recurrent", "disabled"])
 def test_what_dynamo_leaves_to_python_inside_a_compiled_model_is_marked(make: Callable[[], nn.Module]) -> None:
     """Dynamo compiles every function that Python then calls, also hooks, which do nothing in compiled code."""
     made = []

@@ -114,7 +114,11 @@ def test_the_scheduler_tells_what_an_iteration_computes(
 
 
 def test_code_with_kernel_maps_has_a_cache_key_of_its_own(release: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    caching = _caching(monkeypatch)
+    caching: Any = ModuleType("vllm.compilation.caching")
+    caching.aot_compile_hash_factors = lambda vllm_config: [vllm_config]
+    monkeypatch.setitem(sys.modules, "vllm.compilation", ModuleType("vllm.compilation"))
+    monkeypatch.setitem(sys.modules, "vllm.compilation.caching", caching)
+    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.32.0+cpu", raising=False)
     with routed_to(MemoryEmitter()), on_step(lambda: None):
         vllm_plugin.register()
         worker(release)
@@ -122,18 +126,6 @@ def test_code_with_kernel_maps_has_a_cache_key_of_its_own(release: ModuleType, m
     assert caching.aot_compile_hash_factors("config") == ["config"]
     monkeypatch.setattr(vllm_plugin, "cache_tag", lambda: "maps")
     assert caching.aot_compile_hash_factors("config") == ["config", "maps"]
-
-
-def _caching(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def aot_compile_hash_factors(vllm_config: str) -> list[str]:
-        return [vllm_config]
-
-    caching: Any = ModuleType("vllm.compilation.caching")
-    caching.aot_compile_hash_factors = aot_compile_hash_factors
-    monkeypatch.setitem(sys.modules, "vllm.compilation", ModuleType("vllm.compilation"))
-    monkeypatch.setitem(sys.modules, "vllm.compilation.caching", caching)
-    monkeypatch.setattr(sys.modules["vllm"], "__version__", "0.32.0+cpu", raising=False)
-    return caching
 
 
 def test_nothing_happens_to_an_engine_that_is_not_recorded(release: ModuleType) -> None:
@@ -154,14 +146,10 @@ _LIBRARY = torch.library.Library("tracekit_layers", "FRAGMENT")
 _LAYERS: dict[str, object] = {}
 
 
-def _operator(name: str) -> None:
-    _LIBRARY.define(f"{name}(Tensor x, str layer_name) -> Tensor")
-    _LIBRARY.impl(name, lambda x, layer_name: _LAYERS[layer_name].compute(x), "CPU")  # type: ignore[attr-defined]
-    torch.library.register_fake(f"tracekit_layers::{name}", lambda x, layer_name: torch.empty_like(x), lib=_LIBRARY)
-
-
 for operator in ("attention", "cache_update", "short_conv"):
-    _operator(operator)
+    _LIBRARY.define(f"{operator}(Tensor x, str layer_name) -> Tensor")
+    _LIBRARY.impl(operator, lambda x, layer_name: _LAYERS[layer_name].compute(x), "CPU")  # type: ignore[attr-defined]
+    torch.library.register_fake(f"tracekit_layers::{operator}", lambda x, layer_name: torch.empty_like(x), lib=_LIBRARY)
 
 
 class Attention(nn.Module):
@@ -236,18 +224,13 @@ def test_layers_between_compiled_pieces_are_marked_where_the_graph_is_split(
 
 
 @pytest.mark.usefixtures("operators")
-def test_a_layer_that_is_called_as_a_module_is_marked_once(release: ModuleType, listed: MemoryEmitter) -> None:
-    layer = Attention()
-    loaded(release, layer, ["tracekit_layers::attention"])
-    with layer_markers(layer, "attention"):
-        layer(torch.ones(2, 3))
-    assert tree(listed) == ["attention"]
-
-
-@pytest.mark.usefixtures("operators")
-def test_compiling_calls_no_layer(release: ModuleType, listed: MemoryEmitter) -> None:
+def test_a_layer_that_is_called_as_a_module_is_marked_once_and_compiling_calls_none(
+    release: ModuleType, listed: MemoryEmitter
+) -> None:
     model = Split()
     loaded(release, model.attention, ["tracekit_layers::attention"])
+    with layer_markers(model.attention, "attention"):
+        model.attention(torch.ones(2, 3))
     with layer_markers(model, "top"), FakeTensorMode():
         model(torch.ones(2, 3))
-    assert [path.strip() for path in tree(listed)] == ["top"]
+    assert [path.strip() for path in tree(listed)] == ["attention", "top"]
