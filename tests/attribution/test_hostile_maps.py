@@ -10,11 +10,6 @@ from tracekit.markers.kernel_maps import kernel_map
 X = "triton_poi_fused_x_0"
 
 
-def told(root: str, kernels: list[MappedKernel]) -> tuple[str, str]:
-    map_id, texts = kernel_map(root, kernels)
-    return map_id, "\n".join(f"range 1 {at} {at} {text}" for at, text in enumerate(texts))
-
-
 @pytest.mark.parametrize(
     "kernels",
     [
@@ -26,17 +21,16 @@ def told(root: str, kernels: list[MappedKernel]) -> tuple[str, str]:
     ],
 )
 def test_of_an_odd_map_weights_sum_to_one(parsed: Parse, kernels: list[MappedKernel]) -> None:
-    map_id, texts = told("top", kernels)
+    map_id, texts = kernel_map("top", kernels)
+    told = "\n".join(f"range 1 {at} {at} {text}" for at, text in enumerate(texts))
     dataset = parsed(f"""
-        {texts}
+        {told}
         range 1 1000 1090 {run(map_id=map_id)}
         {launches(X, "gemm", "gemm", at=1010)}
     """)
-    sums: dict[int, float] = {}
-    for row in dataset.table("kernel_modules").to_pylist():
-        sums[row["kernel_id"]] = sums.get(row["kernel_id"], 0) + row["weight"]
-    assert list(sums.values()) == pytest.approx([1.0] * len(sums))
-    assert len(sums) == sum(row["module"] is not None for row in dataset.table("kernels").to_pylist())
+    sums = dataset.kernel_modules().groupby("kernel_id").weight.sum()
+    assert sums.tolist() == pytest.approx([1.0] * len(sums))
+    assert len(sums) == dataset.kernels().module.notna().sum()
 
 
 @pytest.mark.parametrize(
