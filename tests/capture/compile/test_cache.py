@@ -93,20 +93,15 @@ def test_ranges_and_sizes_are_kept_apart(tmp_path: Path) -> None:
             torch.testing.assert_close(run(x), model(x))
 
 
-class Pooled(nn.Module):
-    """Inductor compiles its pooling for one size only; nothing before says so."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = x.t().reshape(1, 4, -1, 1)
-        return nn.functional.adaptive_avg_pool2d(rows, (3, 1)).sin()
-
-
 def test_code_that_inductor_made_for_one_size_is_not_used_for_others(tmp_path: Path) -> None:
-    backend = PiecewiseBackend(CompileConfig(cache_dir=tmp_path))
-    run = torch.compile(Pooled(), backend=backend, dynamic=True)
+    def pooled(x: torch.Tensor) -> torch.Tensor:
+        """Inductor compiles the pooling for one size only; nothing before says so."""
+        return nn.functional.adaptive_avg_pool2d(x.t().reshape(1, 4, -1, 1), (3, 1)).sin()
+
+    run = torch.compile(pooled, backend=PiecewiseBackend(CompileConfig(cache_dir=tmp_path)), dynamic=True)
     for size in (9, 6, 12):
         x = torch.randn(size, 4)
-        torch.testing.assert_close(run(x), Pooled()(x))
+        torch.testing.assert_close(run(x), pooled(x))
 
 
 def test_the_environment_is_left_as_it_was_also_after_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

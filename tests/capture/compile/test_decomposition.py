@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from tests.capture.compile import COMPILING
-from tests.capture.compile.models import Encoder, compiled, traced
+from tests.capture.compile.models import Encoder, Function, compiled, traced
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend
 from tracekit.capture.compile.split import NodeOperators, run_operators
 
@@ -40,11 +40,9 @@ def test_a_function_is_known_by_its_operators_before_and_after_decomposition(
     assert {name} | dispatched.names <= names
 
 
-class Checkpointed(nn.Module):
+def checkpointed(x: torch.Tensor) -> torch.Tensor:
     """Attention inside of a body that Dynamo keeps as a graph of its own."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return checkpoint(lambda y: F.scaled_dot_product_attention(y, y, y), x + 1, use_reentrant=False) * 2
+    return checkpoint(lambda y: F.scaled_dot_product_attention(y, y, y), x + 1, use_reentrant=False) * 2
 
 
 class Layers(nn.Module):
@@ -89,16 +87,12 @@ def test_no_compiled_piece_runs_an_operator_that_the_model_is_split_at(
     assert any(part.splitting for part in made.parts)
     for part in made.parts:
         with Dispatched() as dispatched:
-            _run(part.graph)
+            inputs = [node.meta["example_value"] for node in part.graph.graph.find_nodes(op="placeholder")]
+            part.graph(*(torch.ones(x.shape, dtype=x.dtype) if isinstance(x, torch.Tensor) else x for x in inputs))
         assert (name in dispatched.names) is part.splitting
 
 
-def _run(graph: torch.fx.GraphModule) -> None:
-    inputs = [node.meta["example_value"] for node in graph.graph.find_nodes(op="placeholder")]
-    graph(*(torch.ones(x.shape, dtype=x.dtype) if isinstance(x, torch.Tensor) else x for x in inputs))
-
-
-@pytest.mark.parametrize("model", [Checkpointed(), Layers().eval()], ids=["checkpoint", "module"])
+@pytest.mark.parametrize("model", [Function(checkpointed), Layers().eval()], ids=["checkpoint", "module"])
 def test_attention_inside_of_another_function_splits_there(model: nn.Module) -> None:
     backend = PiecewiseBackend(CompileConfig(mode="eager", splitting_ops=(SDPA,)))
     expected = model(X)
@@ -109,14 +103,11 @@ def test_attention_inside_of_another_function_splits_there(model: nn.Module) -> 
 
 def test_tracing_nodes_leaves_the_graph_and_random_numbers_alone() -> None:
     graph = traced(lambda x: F.dropout(x.mul_(2), 0.5).t_(), torch.ones(3, 4))
-    before, state = [str(node.meta["example_value"]) for node in _inputs(graph)], torch.get_rng_state()
+    nodes = [node for node in graph.graph.nodes if "example_value" in node.meta]
+    before, state = [str(node.meta["example_value"]) for node in nodes], torch.get_rng_state()
     assert {"aten::dropout", "aten::mul_", "aten::t_"} <= set(run_operators(graph, NodeOperators()))
-    assert [str(node.meta["example_value"]) for node in _inputs(graph)] == before
+    assert [str(node.meta["example_value"]) for node in nodes] == before
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def _inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    return [node for node in graph.graph.nodes if "example_value" in node.meta]
 
 
 def test_a_backend_warns_of_an_operator_that_no_graph_runs(caplog: pytest.LogCaptureFixture) -> None:

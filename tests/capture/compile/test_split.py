@@ -61,38 +61,29 @@ def test_neighbouring_splitting_operators_share_a_piece() -> None:
     assert checked(made, X, expected=run(X)) == ["relu.default", "*sqrt.default exp.default", "sigmoid.default"]
 
 
-def allocating(x: torch.Tensor, *, around: bool) -> torch.Tensor:
-    x = x + 1 if around else x
-    x = torch.sin(x)
-    out = aten.empty_like.default(x)
-    aten.cos.out(x, out=out)
-    return out + 1 if around else out
+@pytest.mark.parametrize(
+    ("around", "pieces"),
+    [
+        # A piece that only allocates stays if none before it is compiled.
+        (False, ["*sin.default", "empty_like.default", "*cos.out"]),
+        # An allocation stays behind what tells its shape.
+        (True, ["add.Tensor", "*sin.default", "empty_like.default", "*cos.out", "add.Tensor"]),
+    ],
+)
+def test_an_allocation_stays_where_it_is(around: bool, pieces: list[str]) -> None:
+    def run(x: torch.Tensor) -> torch.Tensor:
+        x = torch.sin(x + 1 if around else x)
+        out = aten.empty_like.default(x)
+        aten.cos.out(x, out=out)
+        return out + 1 if around else out
 
-
-OUT = ["aten::sin", "aten::cos.out"]
-
-
-def test_a_piece_that_only_allocates_stays_if_none_before_it_is_compiled() -> None:
-    graph = make_fx(lambda x: allocating(x, around=False))(X)
-    made = split(graph, OUT)
-    assert checked(made, X, expected=allocating(X, around=False)) == ["*sin.default", "empty_like.default", "*cos.out"]
-
-
-def test_an_allocation_stays_behind_what_tells_its_shape() -> None:
-    graph = make_fx(lambda x: allocating(x, around=True))(X)
-    assert checked(split(graph, OUT), X, expected=allocating(X, around=True)) == [
-        "add.Tensor",
-        "*sin.default",
-        "empty_like.default",
-        "*cos.out",
-        "add.Tensor",
-    ]
+    assert checked(split(make_fx(run)(X), ["aten::sin", "aten::cos.out"]), X, expected=run(X)) == pieces
 
 
 def test_allocations_between_attentions_go_to_the_first_piece() -> None:
     def run(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
-        first, second = torch.empty_like(y), None
+        first = torch.empty_like(y)
         torch.ops.tracekit_tests.attention(y, y, y, first)
         second = torch.empty_like(y)
         torch.ops.tracekit_tests.attention(first, y, y, second)
