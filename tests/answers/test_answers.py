@@ -12,6 +12,7 @@ from tests.needs import REPORTS
 from tests.trace_lines import report
 from tracekit import answers
 from tracekit.aggregates.phase_times import COLUMNS, outside
+from tracekit.answers import steps
 from tracekit.arrays import codes as shapes
 
 #: Two steps of a model of two layers; the second layer's kernels overlap, one copy belongs to nobody.
@@ -322,3 +323,17 @@ def test_shapes_have_one_number_exactly_if_they_are_equal(values) -> None:
     found = shapes.codes(pa.array(values, pa.list_(pa.list_(pa.int64())))).tolist()
     for one, its in zip(values, found, strict=True):
         assert [other == one for other in values] == [number == its for number in found]
+
+
+def test_steps_of_a_part_are_those_in_which_it_ran(parsed: Parse) -> None:
+    dataset = parsed("""
+        range 1   0  90 ProfilerStep#0
+        range 1  10  40 {'Module': 'top'}
+        range 1  20  30 {'Module': 'top.a'}
+        run   1  22  24 in-a
+        range 1 100 190 ProfilerStep#1
+        range 1 110 140 {'Module': 'top'}
+        run   1 122 124 in-top
+    """)
+    assert steps.frame(dataset)["index"].tolist() == [0, 1]
+    assert steps.frame(dataset.subtree("top.a"))["index"].tolist() == [0]
