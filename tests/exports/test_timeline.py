@@ -247,6 +247,14 @@ def test_no_two_slices_of_a_lane_overlap_and_no_lane_is_opened_for_nothing(slice
         intervals.sort()
         assert all(one[1] <= other[0] for one, other in pairwise(intervals))
     for track in set(stream.tolist()):
-        rows = [(b, b + n) for s, b, n in slices if s == track]
-        most = max(sum(first <= b < last for first, last in rows) + (b == end) for b, end in rows)
-        assert lane[stream == track].max() + 1 == most
+        rows = sorted((b, b + n) for s, b, n in slices if s == track)
+        assert lane[stream == track].max() + 1 == most_at_once(rows)
+
+
+def most_at_once(rows: list[tuple[int, int]]) -> int:
+    running: list[int] = []
+    most = 0
+    for begin, end in rows:
+        running = [*(one for one in running if one > begin), end]
+        most = max(most, len(running))
+    return most
