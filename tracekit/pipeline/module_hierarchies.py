@@ -32,7 +32,7 @@ _DECODE, _ENCODE = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
 def write_module_hierarchies(path: Path, progress: Progress = no_progress) -> None:
     """Adds PyTorch's field ``Module Hierarchy`` to the operators and kernels that belong to a module.
 
-    The trace is as ``tracekit.capture.chrome_trace`` writes it, one event a line, and is replaced.
+    The trace is as :func:`tracekit.capture.kineto.keep_chrome_trace` writes it, one event a line, and is replaced.
     """
     recording = with_last_paths(kineto.read(path, progress, operators_as_work=True))
     trace = attribute(evidence_of(recording, decode(recording.texts), MODULES))
