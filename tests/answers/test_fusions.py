@@ -18,6 +18,7 @@ MODULES = [
     "embed",
     *(f"layers.{layer}{part}" for layer in range(3) for part in ("", ".norm", ".up", ".act")),
     "head",
+    "top",
     "",
 ]
 
@@ -77,6 +78,11 @@ def test_fusions_say_what_crossed_which_borders(dataset: Dataset) -> None:
 def test_border_between_layers_counts_before_others(tmp_path: Path, served: tuple[str, ...], crosses: str) -> None:
     made = recorded(tmp_path, [kernel("triton_poi_0", *((path, 1) for path in served))])
     assert fusions.frame(made).crosses.tolist() == [crosses]
+
+
+def test_a_module_with_the_name_of_the_one_around_it_is_not_taken_for_that(tmp_path: Path) -> None:
+    made = recorded(tmp_path, [kernel("triton_poi_0", ("", 1), ("top", 2), ("head", 3))])
+    assert fusions.frame(made).fused.tolist() == ["head 50.0 %, top 32.5 %, (itself) 17.5 %"]
 
 
 def test_fusions_of_a_subtree_have_its_time_alone(dataset: Dataset) -> None:

@@ -51,10 +51,10 @@ class Words:
 
 
 class Totals:
-    """Figures by key, put together over reports (``sum`` or ``max``), by key if ``sort``, else as keys first occur."""
+    """Figures by key, put together over reports (``sum`` or ``max``) and sorted by key."""
 
-    def __init__(self, keys: list[str], figures: Mapping[str, str], *, sort: bool = True) -> None:
-        self._keys, self._figures, self._sort = keys, dict(figures), sort
+    def __init__(self, keys: list[str], figures: Mapping[str, str]) -> None:
+        self._keys, self._figures = keys, dict(figures)
         self._parts: list[Mapping[str, Ints]] = []
         self._grouped, self._waiting = 0, 0
 
@@ -67,10 +67,10 @@ class Totals:
             self.frame()
 
     def frame(self) -> pd.DataFrame:
-        """A row for each key."""
+        """A row for each key; what was added before is kept as these rows alone."""
         names = [*self._keys, *self._figures]
         rows = pd.DataFrame({name: np.concatenate([part[name] for part in self._parts]) for name in names})
-        groups: pd.DataFrame = rows.groupby(self._keys, as_index=False, sort=self._sort).agg(self._figures)
+        groups: pd.DataFrame = rows.groupby(self._keys, as_index=False).agg(self._figures)
         self._parts = [{name: groups[name].to_numpy() for name in names}]
         self._grouped, self._waiting = len(groups), 0
         return groups

@@ -150,6 +150,7 @@ class _Borders:
 
     def line(self, key: _Key, rows: list[tuple[Fused, int]]) -> dict[str, object]:
         """A row of the answer: kernels that are alike, each with its own time."""
+        (name_of_kernel, kind), _, _, crosses = key
         sets = {found.modules for found, _ in rows}
         # Numbers identify the layers of modules without others like them.
         names = self._patterns if len(sets) > 1 else self._modules.path
@@ -158,17 +159,18 @@ class _Borders:
         time: dict[str, int] = {}
         for found, _ in rows:
             for row, spent in zip(found.modules, found.time_ns, strict=True):
-                name = names[row] if above is None else names[row].removeprefix(f"{above}.")
-                name = "(itself)" if name == above else name
+                name = names[row]
+                if above is not None:
+                    name = "(itself)" if name == above else name.removeprefix(f"{above}.")
                 time[name] = time.get(name, 0) + spent
         return {
             "within": above,
             "fused": _shares_text(time),
-            "crosses": key[-1],
-            "name": key[0][0],
+            "crosses": crosses,
+            "name": name_of_kernel,
             "kernels": sum(found.kernels for found, _ in rows),
             "gpu_time_ns": sum(own for _, own in rows),
-            "kind": key[0][1],
+            "kind": kind,
             "sets": len(sets),
             "example": [self._modules.path[row] for row in rows[0][0].modules],
         }

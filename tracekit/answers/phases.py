@@ -40,7 +40,8 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         sums.add({"group": group, "gpu_time_ns": figures["gpu_time_ns"], **counted})
     groups = pd.DataFrame([*number], columns=_KEYS, dtype=object).astype({"batch_size": "Int64"})
     order = groups.sort_values(_KEYS, kind="stable").index
-    total, count, tokens, unknown = (sums.frame()[name].to_numpy("int64")[order] for name in _SUMMED)
+    totals = sums.frame()
+    total, count, tokens, unknown = (totals[name].to_numpy("int64")[order] for name in _SUMMED)
     gpu, busy, host = (times.spread(len(order), np.argsort(order)) for times in (gpu_times, busy_times, host_times))
     return pd.DataFrame(
         {

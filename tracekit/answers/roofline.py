@@ -43,12 +43,13 @@ _BOUNDS = {(True, True): "mixed", (True, False): "compute", (False, True): "memo
 def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = None) -> pd.DataFrame:
     """Modules with their FLOPs, bytes and limits, the most own time first.
 
-    FLOPs are counted as ``torch.utils.flop_counter`` (torch 2.13) does: matrix products, convolutions and attention,
-    with two FLOPs for a multiplication and an addition. They come from the classes and shapes in the markers, from
-    markers of operators (``tracekit capture --ops``, ``emit_nvtx``), and from kernel maps of compiled graphs, which do
-    not record bytes. Bytes are the least that a call must move: its parameters, inputs and outputs once each. Unknown
-    figures are null, and ``unknown`` records why. The time of a CUDA graph traced as a whole is next to the FLOPs of
-    the subtree that holds its graph capture only; rates are null for modules whose own FLOPs are part of it.
+    FLOPs are counted as ``torch.utils.flop_counter`` (torch 2.13) does: matrix products, convolutions and
+    attention, with two FLOPs for a multiplication and an addition, and none for anything else. They come from the
+    classes and shapes in the markers, from markers of operators (``tracekit capture --ops``, ``emit_nvtx``), and
+    from kernel maps of compiled graphs, which do not record bytes. Bytes are the least that a call must move: its
+    parameters, inputs and outputs once each. Unknown figures are null, and ``unknown`` records why. The time of a
+    CUDA graph traced as a whole is next to the FLOPs of the subtree that holds its graph capture only; rates are
+    null for modules whose own FLOPs are part of it.
 
     Peaks are NVIDIA's own figures for the device's name (:data:`tracekit.flops.peaks.GPUS`), without sparsity; memory
     bandwidth is the one that the report states. float32 has one peak with TF32 and one without; it is known if kernel

@@ -66,8 +66,8 @@ def check_hierarchies(before: Dataset, after: Dataset) -> None:
         raise DatasetError(after.folder, problem, "parse both with the same --rows")
 
 
-def _parts(dataset: Dataset) -> tuple[list[str], list[str]]:
-    """For each module the path of its root, and what follows, with a dot in front, as names may hold dots, too."""
+def _parts(dataset: Dataset) -> tuple[list[str], list[str], list[str]]:
+    """Each module's path, that of its root, and what follows, with a dot in front, as names may hold dots, too."""
     modules = hierarchy(dataset)
     roots: list[str] = []
     below: list[str] = []
@@ -76,19 +76,19 @@ def _parts(dataset: Dataset) -> tuple[list[str], list[str]]:
         # Paths below a root without a name do not begin with it.
         rest = path.removeprefix(roots[-1])
         below.append(rest if parent < 0 or (path != rest and rest.startswith(".")) else f".{path}")
-    return roots, below
+    return modules.path, roots, below
 
 
 def names_of(before: Dataset, after: Dataset, *, strip_root: bool) -> tuple[tuple[list[str], list[str]], list[str]]:
     """The names by which the modules of each dataset are compared, and a note if roots of other names are matched."""
-    (roots, below), (later_roots, later_below) = _parts(before), _parts(after)
+    (paths, roots, below), (later_paths, later_roots, later_below) = _parts(before), _parts(after)
     if strip_root:
-        first, second = ([path.removeprefix(".") or "." for path in paths] for paths in (below, later_below))
+        first, second = ([path.removeprefix(".") or "." for path in parts] for parts in (below, later_below))
         return (first, second), []
     one_root_each = len({*roots}) == len({*later_roots}) == 1 and roots[0] != later_roots[0]
     if not one_root_each or not ({*below} & {*later_below}) - {""}:
-        return (hierarchy(before).path, hierarchy(after).path), []
-    first, second = ([roots[0] + path for path in paths] for paths in (below, later_below))
+        return (paths, later_paths), []
+    first, second = ([roots[0] + path for path in parts] for parts in (below, later_below))
     note = f"The root {later_roots[0]} of the second dataset is matched with {roots[0]} of the first."
     return (first, second), [note]
 

@@ -204,10 +204,11 @@ def of_some(whole: Mapping[str, Any], entries: list[dict[str, Any]], modules: in
 
 
 def _rows_and_coverage(entries: list[dict[str, Any]], modules: int) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    rows = {name: sum(entry["rows"][name] for entry in entries) for name in entries[0]["rows"]} | {"modules": modules}
+    rows = {name: sum(entry["rows"].get(name, 0) for entry in entries) for name in entries[0]["rows"]}
+    rows["modules"] = modules
     wholes = rows | {
         "launches": sum(entry["launches"] for entry in entries),
-        "modules": sum(entry["rows"]["modules"] for entry in entries),
+        "modules": sum(entry["rows"].get("modules", 0) for entry in entries),
         "processes": sum(len(entry["processes"]) for entry in entries),
         REPORT: len(entries),
     }
@@ -230,13 +231,13 @@ def total_coverage(
             total["count"] += row["count"]
             total["time_ns"] += row["time_ns"]
     time_ns = sum(total["time_ns"] for total in totals.values() if total["what"] == "kernels")
-    wholes = {**wholes, "events": wholes["ranges"]}
+    wholes = {**wholes, "events": wholes.get("ranges", 0)}
     for total in totals.values():
         what = total["what"].removesuffix(LOSSES).removesuffix(LEFT_OUT)
         if what == total["what"] and what not in _SHARES_OF_COUNTS:
             total["share"] = total["time_ns"] / max(1, time_ns)
         else:
-            total["share"] = min(1.0, total["count"] / max(1, wholes.get(what, wholes["kernels"])))
+            total["share"] = min(1.0, total["count"] / max(1, wholes.get(what, wholes.get("kernels", 0))))
     return list(totals.values())
 
 

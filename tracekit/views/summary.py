@@ -305,9 +305,7 @@ def advice(dataset: Dataset) -> list[str]:
     by_modules = MODULES in nodes.hierarchy_keys(dataset)
     rows = dataset.manifest["coverage"]
     # Where backward work was seen, it has its module or advice of its own; engines that serve a model do not train.
-    kinds = {step["kind"] for step in steps_by_kind(dataset)}
-    serves = bool(kinds) and kinds <= {"prefill", "decode", "mixed"}
-    may_train = all(row["cause"] != _BACKWARD for row in rows) and not serves
+    may_train = all(row["cause"] != _BACKWARD for row in rows) and not _serves(dataset)
     for row in rows:
         repeated = row["what"] == _PROFILER_LOSSES or (row["what"] != "processes" and row["cause"] == _COMPILATION)
         # Calls of ranges and operators have no markers that could be unclear.
@@ -318,6 +316,12 @@ def advice(dataset: Dataset) -> list[str]:
             sentences.append(f"{row['what']}, {row['cause']}{detail} ({row['count']:,}): {text.strip()}")
             sentences += [f"{question}{hint}"] if hint and may_train else []
     return sentences
+
+
+def _serves(dataset: Dataset) -> bool:
+    """Whether all steps are those of an engine that serves a model."""
+    kinds = {step["kind"] for step in steps_by_kind(dataset)}
+    return bool(kinds) and kinds <= {"prefill", "decode", "mixed"}
 
 
 def _missing_data(manifest: dict[str, Any]) -> list[str]:

@@ -168,10 +168,13 @@ def _modules(trend: Trend, modules: list[Module], bars: int) -> Table:
     for module in modules:
         name = Text(plain(shortened(module.path, 240))).append(_of_step(module, several), style="dim")
         times, shown = [last(values) for values in (module.subtree_ns, module.own_ns)], drawn(module)[-bars:]
-        low, span = (0.0, 1.0) if np.isnan(shown).all() else scale(shown)
-        line = (" " if value != value else _BARS[int((value - low) / span * 7.99)] for value in shown.tolist())
-        table.add_row(WrappedText(name), *times, "".join(line))
+        table.add_row(WrappedText(name), *times, "" if np.isnan(shown).all() else _bars(shown))
     return table
+
+
+def _bars(shown: Floats) -> str:
+    low, span = scale(shown)
+    return "".join(" " if value != value else _BARS[int((value - low) / span * 7.99)] for value in shown.tolist())
 
 
 def several_steps(trend: Trend) -> bool:
