@@ -1,4 +1,4 @@
-"""``tracekit capture --hierarchy``: operators of a Chrome trace name their modules, as in the report."""
+"""``tracekit capture --hierarchy``: operators of a Chrome trace name their modules, as hooks and the report do."""
 
 import gzip
 import json
@@ -22,6 +22,7 @@ MODEL = """
 import multiprocessing, sys
 import torch
 from torch import nn
+from torch.profiler import record_function
 
 class Block(nn.Module):
     def __init__(self, shared):
@@ -42,7 +43,18 @@ class Net(nn.Module):
         return self.head(x).sigmoid()
 
 def make():
-    return Net(), torch.randn(3, 8)
+    net, opened = Net(), []
+    def before(module, args):
+        above, path, _ = opened[-1] if opened else (module, "", None)
+        names = {part: name for name, part in above.named_modules()}
+        path = f"{path}.{names[module]}".strip(".")
+        opened.append((module, path, record_function(f"truth {path}").__enter__()))
+    def after(module, args, result):
+        opened.pop()[2].__exit__(None, None, None)
+    for module in net.modules():
+        module.register_forward_pre_hook(before)
+        module.register_forward_hook(after)
+    return net, torch.randn(3, 8)
 
 def work(turns):
     net, x = make()
@@ -69,6 +81,7 @@ def captured(folder: Path, *args: str) -> list[dict[str, Any]]:
     assert (outcome.code, "warning" in outcome.err) == (0, False), outcome.err
     assert "Chrome trace: run.json.gz" in outcome.err
     events = content(folder)["traceEvents"]
+    assert_same_as_hooks(events)
     assert_same_as_report(folder, events)
     return events
 
@@ -88,6 +101,26 @@ def path_of(hierarchy: str | None) -> str | None:
     assert "".join(frame[0] for frame in frames) == hierarchy
     assert (frames[0]["name"], frames[0]["class"]) == ("TOP", "Net")
     return "/".join(frame["name"] for frame in frames[1:])
+
+
+def around(event: dict[str, Any], truth: list[dict[str, Any]]) -> str | None:
+    inside = [
+        one
+        for one in truth
+        if (one["pid"], one["tid"]) == (event["pid"], event["tid"])
+        and one["ts"] <= event["ts"]
+        and event["ts"] + event["dur"] <= one["ts"] + one["dur"]
+    ]
+    return min(inside, key=lambda one: one["dur"])["name"].removeprefix("truth").strip() if inside else None
+
+
+def assert_same_as_hooks(events: list[dict[str, Any]]) -> None:
+    truth = [event for event in events if event.get("cat") == "user_annotation" and event["name"].startswith("truth")]
+    forward = [(event, path) for event in operators(events) if (path := around(event, truth)) is not None]
+    for event, path in forward:
+        expected = path.replace(".", "/").replace("a(b)", "INSTANCE_NAME_UNKNOWN")
+        assert path_of(event["args"].get("Module Hierarchy")) == expected, event["name"]
+    assert len(forward) > 50
 
 
 def assert_same_as_report(folder: Path, events: list[dict[str, Any]]) -> None:
