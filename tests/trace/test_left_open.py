@@ -174,3 +174,39 @@ def test_work_is_of_no_step_that_was_not_open(it) -> None:
         if (row["pid"], row["tid"]) in naming
     )
     assert [one for one in (actual - true) if one[-1] is not None] == []
+
+
+def test_calls_after_a_first_one_that_raised_are_whole_also_where_a_root_runs_inside_them(parsed: Parse) -> None:
+    calls = "".join(
+        f"""
+        range 1 {at} {at + 90} {{'Module': 'net'}}
+        range 1 {at + 25} {at + 60} {{'Module': 'net.d'}}
+        range 1 {at + 35} {at + 40} {{'Module': 'head'}}
+        run   1 {at + 45} {at + 47} in-d
+        run   1 {at + 70} {at + 72} in-net
+        """
+        for at in (200, 300)
+    )
+    dataset = parsed(f"""
+        range 1 100 - {{'Module': 'net'}}
+        range 1 105 - {{'Module': 'net.a'}}
+        {calls}
+    """)
+    expect(dataset, "calls")("""
+        module      start_ns  end_ns
+        net         100       200
+        net         200       290
+        net         300       390
+        net.a       105       200
+        net.d       225       260
+        net.d       325       360
+        net.d.head  235       240
+        net.d.head  335       340
+    """)
+    expect(dataset, "kernels")("""
+        name    module  cause
+        in-net  net     -
+        in-net  net     -
+        in-d    net.d   -
+        in-d    net.d   -
+    """)

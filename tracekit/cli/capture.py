@@ -222,7 +222,9 @@ class _Growing:
         if before is None:
             try:
                 place.hardlink_to(file)
-            except OSError:  # something is there, or the file system has no links
+            except FileExistsError:  # also a link to nothing
+                return False
+            except OSError:  # the file system has no links
                 pass
             else:
                 file.unlink()

@@ -204,8 +204,13 @@ def _cut(pushes: _Pushes, trees: Flags) -> tuple[Rows, Rows, Flags]:
     Calls of the root end what is open of it, and calls that only the module above them makes what is open inside that.
     Third, which need not have ended as recorded: those outside of an outermost one that did.
     """
-    elsewhere = pushes.name[pushes.callers(pushes.parent)[1] & ~trees]
-    ending = (pushes.kind == _MODULE) & ~np.isin(pushes.name, elsewhere)
+    # First without these, as what ended as recorded is ended by none, and shows which modules others call.
+    known = ~_walked(pushes, trees, np.zeros_like(trees))[2]
+    elsewhere = pushes.name[pushes.callers(pushes.parent)[1] & known & known[pushes.parent]]
+    return _walked(pushes, trees, (pushes.kind == _MODULE) & ~known & ~np.isin(pushes.name, elsewhere))
+
+
+def _walked(pushes: _Pushes, trees: Flags, ending: Flags) -> tuple[Rows, Rows, Flags]:
     starts, ends, last_called = pushes.start.tolist(), pushes.end.tolist(), _last_called(pushes, pushes.parent)
     asked = (ending | (pushes.above == _OUTERMOST)).tolist()
     cut, parent = np.full(trees.size, -1), np.full(trees.size, -1)
