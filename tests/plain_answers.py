@@ -20,6 +20,7 @@ class Plain:
         self.modules, self.calls, self.kernels, self.steps = (
             dataset.table(name).to_pylist() for name in ("modules", "calls", "kernels", "steps")
         )
+        self.several = bool(dataset.reports)
         self.path = {None: None} | {row["module_id"]: row["path"] for row in self.modules}
         self.class_of = {None: None} | {row["module_id"]: row["class_name"] for row in self.modules}
         self.own: dict[int | None, list[Row]] = {number: [] for number in self.path}
@@ -281,6 +282,68 @@ def _launch_sums(rows: list[Row], waits: dict[int, tuple[int | None, int]]) -> R
     }
 
 
+def gaps(plain: Plain) -> Iterable[Row]:
+    for rows in plain.by_device(plain.kernels):
+        ordered = sorted(rows, key=lambda row: row["start_ns"])
+        found = defaultdict(list)
+        last = ordered[0]
+        for row in ordered[1:]:
+            if row["start_ns"] > last["end_ns"]:
+                idle = row["start_ns"] - last["end_ns"]
+                found[last["module_id"], row["module_id"]].append(idle)
+            last = row if row["end_ns"] > last["end_ns"] else last
+        report, device = device_of(rows[0])
+        for (before, after), times in found.items():
+            yield {
+                "report": report,
+                "device": device,
+                "before": plain.path[before],
+                "after": plain.path[after],
+                "gaps": len(times),
+                "idle_ns": sum(times),
+                "share": ratio(sum(times), last["end_ns"] - ordered[0]["start_ns"]),
+                "median_ns": quantile(times, 0.5),
+                "longest_ns": max(times),
+            }
+
+
+def steps(plain: Plain) -> Iterable[Row]:
+    for step in plain.steps:
+        rows = [row for row in plain.kernels if row["step_id"] == step["step_id"]]
+        said = ("step_id", "kind", "index", "batch_size", "tokens", "rank", "pid", "name")
+        yield {
+            **({"report": step["report"]} if plain.several else {}),
+            **{name: step[name] for name in said},
+            "host_ns": step["end_ns"] - step["start_ns"],
+            "gpu_time_ns": total(rows),
+            "busy_ns": busy(plain, rows),
+            "gpu_ns_per_token": ratio(total(rows), step["tokens"] or 0),
+            "kernels": len(rows),
+            "compile_ns": 0,  # no simulated program compiles
+        }
+
+
+def phases(plain: Plain) -> Iterable[Row]:
+    rows = list(steps(plain))
+    for (kind, size), ones in grouped(rows, lambda r: (r["kind"], r["batch_size"])).items():
+        gpu, tokens = [row["gpu_time_ns"] for row in ones], [row["tokens"] for row in ones]
+        known = None if None in tokens else sum(tokens)
+        yield {
+            "kind": kind,
+            "batch_size": size,
+            "steps": len(ones),
+            "tokens": known,
+            "gpu_time_ns": sum(gpu),
+            "share": ratio(sum(gpu), total(rows, "gpu_time_ns")) or 0.0,
+            "gpu_ns_per_token": ratio(sum(gpu), known or 0),
+            "gpu_median_ns": quantile(gpu, 0.5),
+            "gpu_mean_ns": mean(gpu),
+            "gpu_p95_ns": quantile(gpu, 0.95),
+            "busy_median_ns": quantile([row["busy_ns"] for row in ones], 0.5),
+            "host_median_ns": quantile([row["host_ns"] for row in ones], 0.5),
+        }
+
+
 PLAIN: dict[str, Callable[[Plain], Iterable[Row]]] = {
-    one.__name__: one for one in (modules, classes, shapes, kernels, launches)
+    one.__name__: one for one in (modules, classes, shapes, kernels, launches, gaps, steps, phases)
 }
