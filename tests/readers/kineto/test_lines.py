@@ -1,13 +1,19 @@
 """The line of Python that launched each kernel, beside the innermost frame found by searching all of them."""
 
+import gzip
+import json
 import re
+from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import tracekit
 from tests.command import command
 from tests.golden import expect, expect_frame
+from tests.needs import TRACES
 from tests.readers.files import kernels
 from tests.readers.kineto.traces import PID, Event, called, event, kernel, launch, parsed, trace
 from tests.views.page.pages import shown
@@ -104,7 +110,7 @@ def by_search(functions: list[Event], at: float, until: float, tid: object) -> s
 def spelled(name: str) -> str | None:
     if (
         name.startswith(("nn.Module: ", "<built-in ", "torch/"))
-        or "torchind" in name
+        or "torchinductor_" in name
         or "/site-packages/torch/" in name
     ):
         return None
@@ -138,3 +144,45 @@ def test_stacks_of_any_nested_functions(tmp_path: Path, functions: list[Event], 
     dataset = parsed(tmp_path, *launches, *functions, *work)
     expected = [by_search(functions, ts + 0.25, ts + 0.75, PID + other) for ts, other in calls]
     assert kernels(dataset, "source", "stack") == [(stack and stack.split(";")[-1], stack) for stack in expected]
+
+
+@pytest.mark.traces
+@pytest.mark.parametrize("name", ["with_stack_qwen_h100", "sglang_prefill_decode_mi300x"])
+def test_sums_by_line_of_real_traces_are_those_of_a_search_through_all_functions(tmp_path: Path, name: str) -> None:
+    path = TRACES / "kineto" / f"{name}.json.gz"
+    dataset = tracekit.parse(path, tmp_path / "out.tracekit")
+    found = {
+        None if row.file is None else f"{row.file}:{row.line} {row.function}": (row.gpu_ns, row.kernels)
+        for row in lines.frame(dataset).itertuples()
+    }
+    expected = searched(json.loads(gzip.decompress(path.read_bytes()))["traceEvents"])
+    assert found == {line: (sum(durations), len(durations)) for line, durations in expected.items()}
+
+
+def searched(events: list[Event]) -> dict[str | None, list[int]]:
+    """Durations of device work by line: for each launch the shortest of all functions of its thread that hold it."""
+    functions, texts = defaultdict(list), defaultdict(list)
+    for row in events:
+        if row.get("cat") == "python_function" and (line := spelled(str(row["name"]))):
+            functions[row["pid"], row["tid"]].append(edges(row))
+            texts[row["pid"], row["tid"]].append(line)
+    source: dict[object, str | None] = {}
+    for row in events:
+        if row.get("cat") in ("cuda_runtime", "cuda_driver"):
+            begin, end = edges(row)
+            begins, ends = np.array(functions[row["pid"], row["tid"]]).reshape(-1, 2).T
+            held = np.flatnonzero((begins <= begin) & (end <= ends))
+            lines_of = texts[row["pid"], row["tid"]]
+            shortest = held[np.argmin((ends - begins)[held])] if held.size else None
+            source[row["args"]["correlation"]] = lines_of[shortest] if shortest is not None else None  # type: ignore[index]
+    sums: defaultdict[str | None, list[int]] = defaultdict(list)
+    for row in events:
+        if row.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            begin, end = edges(row)
+            sums[source.get(row["args"]["correlation"])].append(end - begin)  # type: ignore[index]
+    return sums
+
+
+def edges(row: Event) -> tuple[int, int]:
+    begin, duration = (round(float(str(row[name])) * 1000) for name in ("ts", "dur"))
+    return begin, begin + duration
