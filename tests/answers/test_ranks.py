@@ -143,6 +143,8 @@ def test_two_slow_ranks_are_named_and_since_when(tmp_path: Path) -> None:
     answer = ranks.frame(dataset_of(ran("tensor_parallel", {2: 1.3, 6: 1.2}, since=2), tmp_path))
     assert answer["rank"][answer["slow"]].tolist() == [2, 6]
     assert answer["since_step"].dropna().tolist() == [2, 2]
+    assert (answer["own_ns"] + answer["collectives_ns"]).tolist() == pytest.approx(answer["step_ns"].tolist())
+    assert (answer["work_ns"] + answer["idle_ns"]).tolist() == pytest.approx(answer["own_ns"].tolist())
 
 
 def test_all_like_the_fastest_rank_is_a_range_where_nobody_knows_who_met(tmp_path: Path) -> None:
