@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import example, given, strategies as st
 
 import tracekit
 from tests.command import command, contents, refusal, separately
@@ -16,6 +17,7 @@ from tests.pipeline.test_several_reports import RANKS
 from tests.storage.servers import file_server, runs_bucket, s3_server
 from tests.trace_lines import report
 from tracekit.dataset import opening
+from tracekit.storage.locations import in_order
 
 s3fs = pytest.importorskip("s3fs", reason="the extra s3 is not installed")
 pytest.importorskip("moto", reason="moto[s3], which the extra test brings, is not installed")
@@ -193,6 +195,32 @@ def test_reports_and_datasets_are_read_over_http(ranks: list[Path], tmp_path: Pa
         check_equal(there, here)
         assert there.manifest["source"] == here.manifest["source"]
         check_equal(tracekit.load(f"{address}/here"), here)
+
+
+class AtUrl:
+    """A place that bears several requests at once."""
+
+    class fs:  # noqa: N801 - as the places of universal_pathlib call it
+        async_impl = True
+
+
+@given(items=st.lists(st.integers(-3, 50), max_size=60), taken=st.integers(0, 60))
+@example(items=[*range(60)], taken=60)  # more than are asked for at once
+def test_answers_come_in_order_and_the_first_error_is_that_of_one_after_the_other(items: list[int], taken: int) -> None:
+    def asked(item: int) -> int:
+        if item < 0:
+            raise ValueError(item)
+        return item * item
+
+    def outcome(answers: Iterator[int]) -> tuple[list[int], str]:
+        given: list[int] = []
+        try:
+            given.extend(answer for _, answer in zip(range(taken), answers, strict=False))
+        except ValueError as error:
+            return given, str(error)
+        return given, ""
+
+    assert outcome(in_order(asked, items, AtUrl())) == outcome(map(asked, items))  # type: ignore[arg-type]
 
 
 def test_files_of_many_reports_are_opened_and_read_side_by_side(store, tmp_path, monkeypatch) -> None:
