@@ -4,10 +4,12 @@ import sqlite3
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies as st
 
 import tracekit
 from tests.command import ROOT, command
@@ -170,6 +172,29 @@ def test_samples_are_of_the_gpu_on_which_a_kernel_ran_by_the_numbers_of_its_proc
         INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (1, 0, 5), (0, 1, 5), (0, 0, 6), (1, 1, 6);
     """
     expect(sampled(TWO_PROCESSES, OF_TWO_GPUS, devices), "kernels")("pid  sm_active_pct\n5  20.0\n6  20.0")
+
+
+#: Kernels by their starts, durations and GPUs, and samples.
+KERNELS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 40), st.integers(0, 1)), min_size=1, max_size=8)
+SOME = st.lists(st.builds(Sample, st.integers(0, 140), st.sampled_from(NAMES), st.integers(0, 100), st.integers(0, 1)))
+
+
+@settings(max_examples=25)
+@given(KERNELS, SOME)
+def test_averages_equal_a_loop_over_all_samples(kernels: list[tuple[int, int, int]], samples: list[Sample]) -> None:
+    lines = [f"launch 1 {-90 + at} {-90 + at} #{at}" for at in range(len(kernels))]
+    lines += [f"kernel:{gpu} 1 {start} {start + size} #{at} k{at}" for at, (start, size, gpu) in enumerate(kernels)]
+    with TemporaryDirectory() as name:
+        path = report(Path(name, "report.sqlite"), "\n".join(lines))
+        add_samples(path, samples)
+        found = tracekit.parse(path).table("kernels").to_pylist()
+    assert len(found) == len(kernels)
+    for row in found:
+        inside = [one for one in samples if one.gpu == row["device"] and row["start_ns"] <= one.time < row["end_ns"]]
+        assert (row["metric_samples"] or 0) == len({one.time for one in inside})
+        for name, column in zip(NAMES, ("sm_active", "tensor_active", "dram_read", "dram_write"), strict=True):
+            values = [one.value for one in inside if one.name == name]
+            assert row[f"{column}_pct"] == (pytest.approx(np.mean(values)) if values else None)
 
 
 PERIOD = 100
