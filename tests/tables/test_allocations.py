@@ -4,9 +4,11 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import given, settings, strategies as st
 
 import tracekit
 from tests.benchmarks.serving_report import MEMORY_USAGE
@@ -90,6 +92,49 @@ def test_memory_of_real_traces_is_that_of_a_replay(name: str, tmp_path: Path) ->
     agree(dataset, pieces)
     _, highest = max((row["step_id"] is not None, row["total_bytes"]) for row in rows)
     assert memory.frame(dataset)["held_bytes"].sum() == highest
+
+
+SIZES = st.integers(1, 9)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[list[Event], list[Piece]]:
+    """Nested and recursive calls on two threads, and pieces on two devices, some of them from before."""
+    length = 40
+    calls = [module("Net_0", 0, 1000 * length), module("Net_1", 0, 1000 * length, OTHER)]
+    for tid in (PID, OTHER):
+        start, end = 0, length
+        for number in range(draw(st.integers(0, 4))):
+            start, end = sorted((draw(st.integers(start, end)), draw(st.integers(start, end))))
+            calls += [module(f"Block_{number}", 1000 * start + number, 1000 * end - number, tid)] if start < end else []
+    live = [(number % 2, 1000 + number, draw(SIZES)) for number in range(3)]
+    pieces = []
+    for at in range(draw(st.integers(0, length))):
+        tid = draw(st.sampled_from([PID, OTHER]))
+        if live and draw(st.booleans()):
+            device, address, size = live.pop(draw(st.integers(0, len(live) - 1)))
+            pieces.append(Piece(1000 * at + 500, -size, address, device, tid))
+            continue
+        used = {(device, address) for device, address, _ in live}
+        free = [(device, address) for device in (0, 1) for address in range(3) if (device, address) not in used]
+        if free:
+            device, address = draw(st.sampled_from(free))
+            live.append((device, address, draw(SIZES)))
+            pieces.append(Piece(1000 * at + 500, live[-1][2], address, device, tid))
+    return calls, pieces
+
+
+@settings(max_examples=20)
+@given(program=programs())
+def test_memory_of_any_trace_is_that_of_a_replay(program: tuple[list[Event], list[Piece]]) -> None:
+    calls, pieces = program
+    with TemporaryDirectory() as folder:
+        path = trace(Path(folder) / "trace.json", *calls, *map(written, pieces))
+        dataset = tracekit.parse(path, Path(folder) / "out")
+        if pieces:
+            agree(dataset, pieces)
+        else:
+            assert set(dataset.table("calls").column("peak_bytes").to_pylist()) == {None}
 
 
 def stepped(tmp_path: Path, totals: bool = True) -> Dataset:
