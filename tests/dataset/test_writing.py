@@ -108,8 +108,11 @@ def test_a_dataset_appears_whole_in_one_moment(small: Path, tmp_path: Path, monk
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", watched)
+    content, changed_ns = small.read_bytes(), small.stat().st_mtime_ns
     tracekit.parse(small, out)
     assert seen == [(False, FILES, out)]
+    assert (small.read_bytes(), small.stat().st_mtime_ns) == (content, changed_ns), "a report stays what it was"
+    assert {path.name for path in tmp_path.iterdir()} == {"report.sqlite", "out"}
 
 
 def holding(folder: Path, name: str = "thesis.tex", content: str = "mine") -> None:
