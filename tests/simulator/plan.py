@@ -24,9 +24,8 @@ class Faults:
     lost_nodes: float = 0.0
     skipped_capture_calls: bool = False  # calls that begin and end captures are not recorded (CUDA_SKIP_SOME_API_CALLS)
     capture_range: bool = False  # with ``late_start``: what says how graphs were made is there all the same
-    captured_before: bool = (
-        False  # threads capture a graph before the recording, and again in it: the first is replayed
-    )
+    #: Every thread captures a graph before the recording, and the same once more in it: only the first is replayed.
+    captured_before: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +34,8 @@ class Oddities:
 
     shuffled: bool = False
     backtraces: bool = False  # class-67 rows repeat the correlation ids of launches (``--cudabacktrace``)
-    bystanders: bool = (
-        False  # calls that failed, start nothing or have no id stand beside launches, some with their ids
-    )
+    #: API calls that failed, that start nothing, or that have no id stand beside launches, some with their ids.
+    bystanders: bool = False
     user_additions: bool = False  # someone added columns and tables of their own
     empty_tables: bool = False  # exported with ``--lazy false``: tables without rows are there too
     registered_strings: float = 0.5  # how many texts are ids into ``StringIds`` instead of standing in the row
@@ -63,9 +61,8 @@ class Plan:
     outputs: bool = True  # each call leaves its second range with ``Outputs`` (never in the compact dialect)
     no_tensors: float = 0.0  # how many modules give and take no tensors but a dataclass, of which markers say nothing
     hooks: int = 1  # how many sets of hooks mark every call
-    raises: float = (
-        0.0  # how many acts of forwards raise, where no graphs are captured and but in a thread's last calls
-    )
+    #: How many acts of forwards raise, on threads that capture no graphs; the last calls of a thread never do.
+    raises: float = 0.0
     ends_always: bool = False  # hooks end a call's range also when its forward raises; else they leave it open
     steps: str | None = None  # ``vllm``, ``sglang`` or ``torch``: how iterations are named, if at all
     loop: str | None = None  # what the program is an unmarked loop of (``loops.LOOPS``); None for forwards at random
@@ -83,9 +80,8 @@ class Plan:
     blocking_copies: bool = False  # calls that copy return only after the copy has ended
     graph_replays: bool = False  # ``cudaGraphLaunch`` of a graph captured before the recording, recorded node by node
     graph_traces: bool = False  # ``cudaGraphLaunch`` recorded as one kernel, where the schema has the table
-    graph_captures: int = (
-        0  # how many graphs each thread captures at most; replays are recorded as those of earlier ones
-    )
+    #: How many graphs each thread captures at most; replays of them are recorded as those of earlier ones are.
+    graph_captures: int = 0
     piecewise: bool = False  # some forwards run every other callee from a graph of its own
     graph_clones: bool = False  # graphs are cloned, and the clones made executable
     graph_updates: bool = False  # graphs are captured again, and executables updated with them
