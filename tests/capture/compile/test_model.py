@@ -184,6 +184,12 @@ def test_calls_without_guards_do_not_go_through_dynamo(forgotten: bool) -> None:
         assert run(torch.ones(3)).unique().item() == 2
 
 
+@pytest.mark.parametrize("mode", ["stock", "none"])
+def test_stock_and_none_are_plain_torch_compile_and_no_compiling(mode: str) -> None:
+    run = compile_model(Doubling(), CompileConfig(mode=mode))
+    assert [run(torch.ones(n)).unique().item() for n in (4, 3)] == [2, 100]
+
+
 @BOTH
 def test_the_dynamic_dimensions_can_be_named(guards: bool) -> None:
     model = Block().eval()
