@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 from torch.ao import quantization
-from torch.nn.utils import parametrizations
+from torch.ao.pruning import WeightNormSparsifier
+from torch.nn.utils import parametrizations, prune
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.capture.models import counted
@@ -49,6 +50,21 @@ def quantized(model: Net) -> nn.Module:
     return quantization.convert(prepared)
 
 
+def sparse(model: Net) -> nn.Module:
+    sparsifier = WeightNormSparsifier(sparsity_level=0.5)
+    sparsifier.prepare(model, [{"tensor_fqn": "head.1.weight"}])
+    sparsifier.step()
+    sparsifier.squash_mask()
+    return model
+
+
+def pruned(model: Net) -> nn.Module:
+    prune.l1_unstructured(model.head[1], "weight", 0.5)
+    model(X)
+    prune.remove(model.head[1], "weight")
+    return model
+
+
 def hooked(model: Net) -> nn.Module:
     seen: list[str] = []
     for name, part in model.named_modules():
@@ -77,6 +93,9 @@ def normed(model: Net) -> nn.Module:
 LIBRARIES: dict[str, Callable[[Any], nn.Module]] = {
     "fuse_modules": fused,
     "prepare and convert": quantized,
+    "quantize_dynamic": lambda model: quantization.quantize_dynamic(model, {nn.Linear}),
+    "sparsifier": sparse,
+    "prune": pruned,
     "hooks": hooked,
     "norms": normed,
     "flop counter": counted_by_torch,
