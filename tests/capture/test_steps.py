@@ -1,8 +1,7 @@
 """Steps, marked operators, and the window in which both are recorded; graph captures and replays in it."""
 
 import re
-from concurrent.futures import ThreadPoolExecutor, wait
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -112,13 +111,16 @@ def test_calls_of_other_models_wait_while_a_thread_opens_the_window() -> None:
             goes_on.wait(PATIENCE_S)
 
     starts = StepStarts(Schedule(Slow()))
-    with ThreadPoolExecutor(2) as threads:
-        threads.submit(starts.outermost_call, torch.nn.Identity())
-        opening.wait(PATIENCE_S)
-        second = threads.submit(starts.outermost_call, torch.nn.Identity())
-        assert wait([second], 0.5).not_done
-        goes_on.set()
-        second.result(PATIENCE_S)
+    first, second = (Thread(target=starts.outermost_call, args=[torch.nn.Identity()], daemon=True) for _ in range(2))
+    first.start()
+    assert opening.wait(PATIENCE_S)
+    second.start()
+    second.join(0.5)
+    assert second.is_alive()
+    goes_on.set()
+    for thread in (first, second):
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
 
 
 FORM = re.compile(r"(\w+::\w+), seq = (\d+), op_id = \d+, sizes = \[.*\]")
