@@ -71,9 +71,11 @@ def main():
     fork, spawn, served = (multiprocessing.get_context(name) for name in ("fork", "spawn", "forkserver"))
     batches = list(DataLoader(range(4), num_workers=2, multiprocessing_context="fork", worker_init_fn=loads))
     work("main", len(batches), net)
-    for way, args in ((fork, ("forked", 5, net)), (spawn, ("spawned", 6)), (served, ("served", 4))):
-        process = way.Process(target=work, args=args)
+    ways = ((fork, ("forked", 5, net)), (spawn, ("spawned", 6)), (served, ("served", 4)))
+    started = [way.Process(target=work, args=args) for way, args in ways]
+    for process in started:
         process.start()
+    for process in started:
         process.join()
     # While it sleeps in C, Python's handler of the signal never runs.
     for name, calls, sleep in (("terminated", 2, time.sleep), ("in_c", 3, ctypes.CDLL(None).sleep)):
