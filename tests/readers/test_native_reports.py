@@ -189,6 +189,13 @@ def test_without_nsys_the_line_says_who_wrote_it_and_what_to_do(
         ("2020.3.1", "std::exception::what: ProtobufParseException", WHOLE, "2020.3.1 .* is too old .*Protobuf"),
         ("2023.4.4", "Exportation error: Section Table mismatch.", WHOLE[:-1], "truncated: .*Section Table mismatch;"),
         ("2023.4.4", "Exportation error: No luck.", WHOLE, "by nsys 2022.2.1, and .*export it: No luck;"),
+        ("2023.4.4", "Export to arrowdir is not supported.", WHOLE, "export it: Export to arrowdir is not supported;"),
+        (
+            "2023.4.4",
+            "/opt/importer cannot be run (No such file)",
+            WHOLE,
+            r"export it: /opt/importer cannot be run \(No",
+        ),
         ("2023.4.4", "", WHOLE, "exit code 1"),
         (
             "2023.4.4",

@@ -416,8 +416,8 @@ def _wrap_checkpoints() -> None:
     backward: Callable[..., Any] = reentrant.backward
 
     @contextmanager
-    def watched_hook(*args: Any) -> Iterator[None]:  # noqa: ANN401 - as torch's
-        with _recomputation(), hook(*args):
+    def watched_hook(*args: Any, **options: Any) -> Iterator[None]:  # noqa: ANN401 - as torch's
+        with _recomputation(), hook(*args, **options):
             yield
 
     @wraps(backward)
@@ -425,7 +425,7 @@ def _wrap_checkpoints() -> None:
         with replaced(ctx, "run_function", _recomputation()(ctx.run_function)):
             return backward(ctx, *gradients)
 
-    if hook is not None:
+    if isinstance(hook, type):
         _wrapped.enter_context(replaced(checkpoint, "_recomputation_hook", watched_hook))
     _wrapped.callback(setattr, reentrant, "backward", staticmethod(backward))
     reentrant.backward = staticmethod(watched_backward)  # type: ignore[method-assign]

@@ -195,9 +195,11 @@ def _sequence(args: tuple[Any, ...]) -> int:
     node: Node | None = torch._C._current_autograd_node()
     if node is not None:
         return int(node._sequence_nr())
-    needs_grad = any(isinstance(item, torch.Tensor) and item.requires_grad for item in args)
     following = _get_sequence_nr()
-    return following - 1 if needs_grad and torch.is_grad_enabled() else following
+    creates_node = torch.is_grad_enabled() and any(
+        isinstance(item, torch.Tensor) and item.requires_grad for item in args
+    )
+    return following - 1 if creates_node else following
 
 
 def _sizes(item: object) -> list[int]:

@@ -64,9 +64,12 @@ _CHATTER = re.compile(
     r"^\s*(https?:|Please refer|Generat|Unable to retrieve the importer|Process|Collect|Capture range|Export|/|\["
     r"|Saved report|WARNING: CPU|[{}]*$)"
 )
+_CHATTER_OF_EXPORT = re.compile(r"^\s*(Processing|Saved report|/|\[|$)")
+_NOT_RUN = re.compile(r"^.+ cannot be run \(.+\)$", re.MULTILINE)
 #: NVIDIA's programs nest an error in others and in where it was thrown; this is its message, up to its line's end.
-_MESSAGES = (re.compile(r"\btag_message\*?\] = (.+?)(?:\\n|\"?\n|$)"),)
+_MESSAGES = (_NOT_RUN, re.compile(r"\btag_message\*?\] = (.+?)(?:\\n|\"?\n|$)"))
 _MESSAGES_OF_EXPORT = (
+    _NOT_RUN,
     re.compile(r"Exportation error: (?!.*Throw in function)(.+)"),
     re.compile(r"Type: ErrorText\s+Value: \"(?!.*Throw in function)(.+)\""),
     re.compile(r"std::exception::what: (.+)"),
@@ -364,11 +367,12 @@ def _output(running: subprocess.Popen[bytes], progress: Callable[[float], object
 
 def _check(code: int, output: str) -> None:
     if code:
-        raise ExportFailed(_reason(output, _MESSAGES_OF_EXPORT).removesuffix(".") or f"exit code {code}")
+        reason = _reason(output, _MESSAGES_OF_EXPORT, _CHATTER_OF_EXPORT).removesuffix(".")
+        raise ExportFailed(reason or f"exit code {code}")
 
 
-def _reason(output: str, messages: Sequence[re.Pattern[str]]) -> str:
+def _reason(output: str, messages: Sequence[re.Pattern[str]], chatter: re.Pattern[str] = _CHATTER) -> str:
     """Why a program failed: the last message of the first kind that was printed, or the last line that may explain."""
     explained = [match for message in messages for match in message.findall(output)[-1:]]
-    lines = [line for line in re.split(r"[\r\n]", output) if not _CHATTER.match(line)]
+    lines = [line for line in re.split(r"[\r\n]", output) if not chatter.match(line)]
     return "".join((explained or lines[-1:])[:1]).strip().rstrip(":")[:_LONGEST_REASON]

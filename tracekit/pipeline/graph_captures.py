@@ -72,8 +72,8 @@ def with_graph_captures(path: Path, recording: Recording, captures: Sequence[Pat
     """The recording of a Chrome trace with the graph captures of its processes, from traces or folders of such.
 
     Raises:
-        ReportError: If the report or a trace is no Chrome trace, a trace has no graph capture, or one of the report's
-            own processes is ``required`` and absent.
+        ReportError: If the report or a trace is no Chrome trace, a trace has no graph capture, or none of the report's
+            own processes has one although that is ``required``.
     """
     if recording.source.format != kineto.NAME:
         problem = "is no Chrome trace, and graph captures are joined only with these"

@@ -188,10 +188,10 @@ def _memory(evidence: Evidence) -> Columns:
         thread, start, end = ranges.thread[at], ranges.start_ns[at], ends[calls.last_range[rows]]
         first, last, peak = np.zeros((3, rows.size), dtype=np.int64)
         for one in np.unique(own.thread[own.thread >= 0]).tolist():
-            of_thread = thread == one
+            here = thread == one
             begin, stop = np.searchsorted(own.thread, [one, one + 1])
-            first[of_thread] = begin + np.searchsorted(own.time_ns[begin:stop], start[of_thread], "left")
-            last[of_thread] = begin + np.searchsorted(own.time_ns[begin:stop], end[of_thread], "right")
+            first[here] = begin + np.searchsorted(own.time_ns[begin:stop], start[here], "left")
+            last[here] = begin + np.searchsorted(own.time_ns[begin:stop], end[here], "right")
         process = evidence.recording.threads.process[thread]
         for of_process, rise in rises:
             inside = process == of_process

@@ -116,7 +116,7 @@ _PIECE = 131_072
 
 
 class _Projection(NamedTuple):
-    """First start and last end of the work of each range (``_LATEST`` and ``_NEVER``: none), and how many launches."""
+    """First start and last end of the work of each range (``_NEVER`` where nothing ran), and how many launches."""
 
     start_ns: Ints
     end_ns: Ints

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.groups import distinct, grouped
+from tracekit.arrays.groups import distinct, grouped, mixed
 from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import CAUSES, MODULE_UNCLEAR, STEP_AROUND_STEPS, STEPS_UNCLEAR
@@ -301,8 +301,10 @@ def _innermost_in(steps: Steps | Parts, rows: Ints, step_line: Ints, line: Ints,
 def _without_overlap(steps: Steps) -> Flags:
     without = np.ones(int(steps.process.max()) + 1, dtype=bool)
     reach: dict[int, dict[int, int]] = {}
-    columns = steps.process, steps.thread, steps.start_ns, steps.end_ns
-    for process, thread, start, end in zip(*(column.tolist() for column in columns), strict=True):
+    # Where one thread has all steps, as usual, there is nothing to look for.
+    several = mixed(steps.process, steps.thread, without.size)[steps.process]
+    columns = (column[several].tolist() for column in (steps.process, steps.thread, steps.start_ns, steps.end_ns))
+    for process, thread, start, end in zip(*columns, strict=True):
         threads = reach.setdefault(process, {})
         if any(start < last for other, last in threads.items() if other != thread):
             without[process] = False
