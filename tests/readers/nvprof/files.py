@@ -14,15 +14,32 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.sqlite import writing
-from tracekit.readers.nvprof import tables as nvprof
 from tracekit.readers.nvprof.work import call_names
 
 PID = 77
 EPOCH = 1_583_975_499_000_000_000
-TABLES = (
-    *(nvprof.MARKER, nvprof.RUNTIME, nvprof.DRIVER, nvprof.KERNEL, nvprof.CONCURRENT_KERNEL, nvprof.CDP_KERNEL),
-    *(nvprof.MEMCPY, nvprof.MEMCPY2, nvprof.MEMSET, nvprof.DEVICE, nvprof.NAMES),
+_CALL = "cbid, start, end, processId, threadId, correlationId, returnValue"
+_PLACE = "start, end, deviceId, contextId, streamId, correlationId"
+_KERNEL = (
+    f"cacheConfig BLOB, {_PLACE}, gridX, gridY, gridZ, blockX, blockY, blockZ, registersPerThread, "
+    "staticSharedMemory, dynamicSharedMemory, gridId, name"
 )
+_COPY = f"copyKind, bytes, {_PLACE}"
+#: The columns of an older nvprof: it knows no graphs and no kinds of memory, and writes some that nobody reads.
+TABLES = {
+    "MARKER": "flags, timestamp, id, objectKind, objectId BLOB, name, domain",
+    "RUNTIME": _CALL,
+    "DRIVER": _CALL,
+    "KERNEL": _KERNEL,
+    "CONCURRENT_KERNEL": _KERNEL,
+    "CDP_KERNEL": f"{_KERNEL}, parentGridId",
+    "MEMCPY": _COPY,
+    "MEMCPY2": _COPY,
+    "MEMSET": f"value, bytes, {_PLACE}",
+    "DEVICE": "globalMemoryBandwidth, globalMemorySize, coreClockRate, numMultiprocessors, computeCapabilityMajor, "
+    "computeCapabilityMinor, id, name",
+    "NAME": "objectKind, objectId BLOB, name",
+}
 
 
 def object_id(tid: int, pid: int = PID) -> bytes:
@@ -38,8 +55,8 @@ class Writer:
         self.db.execute(f"CREATE TABLE StringTable ({key}, value TEXT NOT NULL UNIQUE)")
         self.db.execute("INSERT INTO StringTable VALUES (0, '-- null --')")
         self.db.executescript("CREATE TABLE Version (version INTEGER); INSERT INTO Version VALUES (12)")
-        for table in TABLES:
-            self.db.execute(f"CREATE TABLE {table.name} ({key}, {', '.join(table.columns)})")
+        for table, columns in TABLES.items():
+            self.db.execute(f"CREATE TABLE CUPTI_ACTIVITY_KIND_{table} ({key}, {columns})")
         self.marker_id = 0
 
     def row(self, table: str, **values: object) -> None:
@@ -79,7 +96,11 @@ class Writer:
         else:
             start, end, number, *symbol = rest
             place = {"deviceId": 0, "contextId": 1, "streamId": 7}
-            of_work = {"kernel": {"name": self.string("".join(symbol))}, "memcpy": {"copyKind": 1}, "memset": {}}
+            of_work = {
+                "kernel": {"name": self.string("".join(symbol)), "cacheConfig": b"\0", "gridId": int(number[1:])},
+                "memcpy": {"copyKind": 1, "bytes": 64},
+                "memset": {"value": 0, "bytes": 64},
+            }
             table = "CONCURRENT_KERNEL" if word == "kernel" else word.upper()
             self.placed(table, int(start), int(end), int(number[1:]), **place, **of_work[word])
 
