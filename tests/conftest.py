@@ -91,6 +91,7 @@ def golden(parsed: Parse) -> Callable[[str], Dataset]:
 
     def compare(text: str) -> Dataset:
         lines, *tables = text.split("=> ")
+        assert tables, "nothing is compared"
         dataset = parsed(lines)
         for name, _, rows in (table.partition("\n") for table in tables):
             expect(dataset, name)(rows)
