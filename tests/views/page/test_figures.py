@@ -23,8 +23,8 @@ from tests.simulator.ranks import Job, reports, simulated
 from tests.simulator.strategies import capturing_plans, plans
 from tests.trace_lines import report
 from tests.views.page.pages import Tables, nodes, pieces, reach, shown
-from tracekit.aggregates.phase_times import outside, trains
-from tracekit.answers import kernels, launches, module_kernels, modules, steps, stragglers
+from tracekit.aggregates.phase_times import outside
+from tracekit.answers import kernels, launches, module_kernels, modules, stragglers
 from tracekit.comparison import difference
 from tracekit.dataset.opening import Dataset
 from tracekit.views.formatting import records
@@ -49,9 +49,9 @@ def check(dataset: Dataset) -> None:
         check_pairs(data, name, dataset)
     check_lines(data)
     check_kernels(data, dataset)
-    check_phases(data, dataset)
+    check_phases(data, dataset, tables)
     check_timeline(data, tables)
-    check_bars(data, dataset)
+    check_bars(data, tables)
     check_durations(data, tables)
     check_ranks(data["ranks"])
 
@@ -160,10 +160,13 @@ def check_kernels(data: dict[str, Any], dataset: Dataset) -> None:
     assert listed["left_out_ns"] == sum(row["gpu_time_ns"] for row in rows[len(shown_) :])
 
 
-def check_phases(data: dict[str, Any], dataset: Dataset) -> None:
-    """Times by phase add up to all of the work; without training there are none."""
+def check_phases(data: dict[str, Any], dataset: Dataset, tables: Tables) -> None:
+    """Times by phase are those of the kernels, and add up to all of the work; without training there are none."""
     names, pairs, lost = data["phases"]["names"], data["kernels"]["of_modules"], outside(dataset)
-    assert bool(names) == trains(dataset)
+    phase = tables.kernels["phase"].astype(object)
+    assert bool(names) == phase.isin(["backward", "recompute", "optimizer"]).any()
+    times_of = tables.kernels.groupby(phase.where(phase.isin(names), "other"))["dur_ns"].sum()
+    assert data["phases"]["total_ns"] == [times_of.get(name, 0) for name in names]
     for at, name in enumerate(names):
         own = (
             sum(data["nodes"]["modules"][f"self_{name}_ns"]) if not sum(data["nodes"]["modules"]["left_out"]) else None
@@ -233,14 +236,16 @@ def check_host(drawn: dict[str, Any], tables: Tables, work: pd.DataFrame) -> Non
         assert sorted(found, key=str) == sorted(expected, key=str)
 
 
-def check_bars(data: dict[str, Any], dataset: Dataset) -> None:
-    shown_, bars, rows = data["steps"], data["steps"]["bars"], records(steps.frame(dataset))
-    assert shown_["count"] == len(rows)
-    assert [rows[row]["gpu_time_ns"] for row in bars["step"]] == bars["gpu_time_ns"]
+def check_bars(data: dict[str, Any], tables: Tables) -> None:
+    steps, bars = data["steps"], data["steps"]["bars"]
+    assert steps["count"] == len(tables.steps)
+    by_step = tables.kernels.groupby("step_id")["dur_ns"].sum()
+    times = [int(by_step.get(step, 0)) for step in tables.steps["step_id"]]
+    assert [times[row] for row in bars["step"]] == bars["gpu_time_ns"]
     assert all(time > 0 for time, work in zip(bars["time_ns"], bars["gpu_time_ns"], strict=True) if work)
-    for slow in shown_["slow"]:
+    for slow in steps["slow"]:
         assert slow["time_ns"] > slow["median_ns"]
-        assert slow["gpu_time_ns"] == rows[slow["row"]]["gpu_time_ns"]
+        assert slow["gpu_time_ns"] == times[slow["row"]]
 
 
 @settings(
@@ -264,7 +269,7 @@ def test_figures_of_simulated_programs_are_those_of_the_tables(plan: Plan) -> No
 
 
 def check_cut(dataset: Dataset) -> None:
-    data = shown(dataset)
+    data, tables = shown(dataset), Tables(dataset)
     check_modules(data, dataset)
     for name in ("modules", "lines"):
         columns = data["nodes"][name]
@@ -273,9 +278,9 @@ def check_cut(dataset: Dataset) -> None:
         assert len(data["kernels"][f"of_{name}"]["node"]) <= limits.PAIRS
     check_pairs(data, "modules", dataset)
     check_kernels(data, dataset)
-    check_phases(data, dataset)
-    check_timeline(data, Tables(dataset))
-    check_bars(data, dataset)
+    check_phases(data, dataset, tables)
+    check_timeline(data, tables)
+    check_bars(data, tables)
 
 
 @pytest.mark.traces
