@@ -32,6 +32,7 @@ def check_joined(whole: Dataset, singles: dict[str, Dataset]) -> None:
     """Checks that a dataset of several reports says of each what its own dataset, by name among the singles, says."""
     assert whole.reports == list(singles)
     modules = whole.table("modules").to_pylist()
+    check_hierarchy(modules, [row for one in singles.values() for row in with_parents(one)])
     path_of = {None: None} | {row["module_id"]: row["path"] for row in modules}
     entries = {entry["name"]: entry for entry in whole.manifest["reports"]}
     for spec in (table.SPEC for table in TABLES if table.SPEC.name in BY_REPORT):
@@ -48,6 +49,48 @@ def check_joined(whole: Dataset, singles: dict[str, Dataset]) -> None:
             assert ours == expected, (spec.name, report)
             keys = [tuple((row[key] is None, row[key] or 0) for key in spec.sorted_by) for row in by_report[report]]
             assert spec.name == "ranges" or keys == sorted(keys), spec.name
+
+
+def with_parents(dataset: Dataset) -> list[dict]:
+    """The modules of a report with the path of each one's parent, by ids, as names of ranges may hold dots."""
+    rows = dataset.table("modules").to_pylist()
+    return [row | {"above": None if row["parent_id"] is None else rows[row["parent_id"]]["path"]} for row in rows]
+
+
+def check_hierarchy(modules: list[dict], theirs: list[dict]) -> None:
+    """Every path once, in pre-order, below its parent in the reports, with what they say of it."""
+    paths, above = [row["path"] for row in modules], {row["path"]: row["above"] for row in theirs}
+    assert sorted(paths) == sorted(above)
+    assert paths == preordered(paths, above)
+    for at, row in enumerate(modules):
+        parent = above[row["path"]]
+        assert row["parent_id"] == (paths.index(parent) if parent is not None else None)
+        path = row["name"] if parent is None else f"{parent}.{row['name']}"
+        assert (row["module_id"], row["path"]) == (at, path)
+        assert row["depth"] == (0 if parent is None else 1 + modules[row["parent_id"]]["depth"])
+        assert row["subtree_end_id"] == at + 1 + len(preordered(paths, above, row["path"]))
+        for said in ("class_name", "alias_of", "params", "static_params"):
+            told = [one[said] for one in theirs if one["path"] == row["path"]]
+            words = [one for one in told if one]
+            if said == "alias_of" or all(alike(one, words[0]) for one in words):
+                assert row[said] in (words or told) or row[said] is None, "or told in two ways"
+            else:
+                assert not row[said] or row[said] not in words or None in sizes(row[said])
+
+
+def preordered(paths: list[str], above: dict[str, str | None], parent: str | None = None) -> list[str]:
+    children = [path for path in paths if above[path] == parent]
+    return [one for child in children for one in (child, *preordered(paths, above, child))]
+
+
+def alike(one: object, other: object) -> bool:
+    if isinstance(one, list) and isinstance(other, list):
+        return sorted(map(str, one)) == sorted(map(str, other))
+    return one == other
+
+
+def sizes(params: list[dict]) -> list:
+    return [size for param in params for size in param["shape"] or [None]]
 
 
 def said_of_reports(dataset: Dataset) -> dict[str, Any]:
