@@ -4,6 +4,7 @@ Modules inside compiled graphs have no calls of their own: kernel maps attribute
 """
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -37,7 +38,7 @@ class CallKinds:
         self._dtype, self._phases = dtype, Words()
         # What markers state about each module.
         facts = dataset.table("modules", ["class_name", "params", "static_params"]).to_pylist()
-        self._facts = [json.dumps(row) for row in facts]
+        self._facts = [sys.intern(json.dumps(row)) for row in facts]  # modules of experts are many and alike
         self._known: dict[Any, Judged] = {}
         self._rows: pa.Table | None = None
         self._groups = np.empty(0, np.int64)
