@@ -18,10 +18,6 @@ def doubled(number: int, share: Share) -> int:
     return 2 * number
 
 
-def place_of(number: int) -> tuple[int, int]:
-    return number, os.getpid()
-
-
 def killed_if(victim: int, number: int, share: Share) -> int:
     share(0.1)
     if number == victim:

@@ -6,9 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from functools import partial
-from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -16,8 +14,7 @@ from tests.command import begun, environment
 from tests.engines import tasks as work
 from tests.pipeline.test_several_runs import check_ended, children
 from tests.waiting import PATIENCE_S, wait_until
-from tracekit import engines
-from tracekit.engines import Task, mapped, opened, processes
+from tracekit.engines import Task, opened, processes
 from tracekit.engines.processes import Processes, available_bytes
 from tracekit.errors import DatasetError
 
@@ -79,22 +76,14 @@ def test_available_memory_is_what_the_system_and_the_container_say(tmp_path, mon
         assert available_bytes() > 1 << 20 if left is None else available_bytes() == left
 
 
-def test_results_of_many_come_in_order_and_those_of_the_first_second_are_made_here(monkeypatch) -> None:
-    monkeypatch.setattr(engines, "time", SimpleNamespace(monotonic=count(step=0.3).__next__))
-    told: list[float] = []
-    made = list(mapped(work.place_of, range(8), progress=lambda stage, share: told.append(share)))
-    assert [number for number, _ in made] == [*range(8)]
-    assert [pid == os.getpid() for _, pid in made] == [True] * 4 + [False] * 4
-    assert told == [number / 8 for number in range(1, 9)]
-    assert list(mapped(work.place_of, [])) == []
-
-
 def test_a_script_needs_no_guard_and_its_own_functions_travel(tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
     script.write_text(
-        "import time\nfrom tracekit.engines import mapped\nprint('once')\n"
-        "def squared(number):\n    time.sleep(0.6)\n    return number * number\n"
-        "print(list(mapped(squared, range(4))))\n"
+        "from functools import partial\nfrom tests.engines.tasks import results\n"
+        "from tracekit.engines import Task, opened\nprint('once')\n"
+        "def squared(number, share):\n    return number * number\n"
+        "with opened() as engine:\n    done = results(engine, [Task('t', partial(squared, at)) for at in range(4)])\n"
+        "print([done[at] for at in range(4)])\n"
     )
     for command in ([script], ["-c", script.read_text()]):
         # On a busy machine, loky's tracker may see the end of a semaphore too late, and warns.
