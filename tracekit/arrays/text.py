@@ -5,58 +5,21 @@ import re
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from tracekit.arrays.codes import codes
+from tracekit.arrays.groups import grouped
 
 
 def json_text(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Every value as JSON text, such as ``[[8,4096],[8]]``, nested to any depth; null stays null."""
+    """Every value as JSON text, such as ``[[8, 4096], [8]]``, nested to any depth; null stays null."""
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    type_ = array.type
-    if pa.types.is_map(type_):
-        return _map(array)
-    if pa.types.is_list(type_):
-        return _bracketed("[", _joined(array, _or_null(json_text(array.values))), "]")
-    if pa.types.is_struct(type_):
-        return _struct(array)
-    if pa.types.is_dictionary(type_) or pa.types.is_string(type_):
-        return _string(array)
-    if pa.types.is_integer(type_) or pa.types.is_boolean(type_):
+    if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
         return array.cast(pa.string())
-    raise TypeError(f"cannot write {type_} as JSON")
-
-
-def _string(array: pa.Array) -> pa.Array:
-    distinct = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-    spelled = [json.dumps(text) for text in distinct.dictionary.to_pylist()]
-    return pa.array(spelled, pa.string()).take(distinct.indices)
-
-
-def _map(array: pa.MapArray) -> pa.Array:
-    pairs = pc.binary_join_element_wise(json_text(array.keys), _or_null(json_text(array.items)), ": ")
-    return _bracketed("{", _joined(array, pairs), "}")
-
-
-def _struct(array: pa.StructArray) -> pa.Array:
-    names = [array.type.field(at).name for at in range(array.type.num_fields)]
-    members = [
-        _bracketed(f"{json.dumps(name)}: ", _or_null(json_text(member)), "")
-        for name, member in zip(names, array.flatten(), strict=True)
-    ]
-    text = _bracketed("{", pc.binary_join_element_wise(*members, ", "), "}")
-    return pc.if_else(array.is_valid(), text, pa.scalar(None, pa.string()))
-
-
-def _joined(array: pa.ListArray | pa.MapArray, members: pa.Array) -> pa.Array:
-    lists = pa.ListArray.from_arrays(array.offsets, members)
-    return pc.if_else(array.is_valid(), pc.binary_join(lists, ", "), pa.scalar(None, pa.string()))
-
-
-def _bracketed(before: str, text: pa.Array, after: str) -> pa.Array:
-    return pc.binary_join_element_wise(before, text, after, "")
-
-
-def _or_null(text: pa.Array) -> pa.Array:
-    return pc.fill_null(text, "null")
+    equal = grouped([codes(array)])
+    distinct = array.take(pa.array(equal.first)).to_pylist()
+    as_python = dict if pa.types.is_map(array.type) else lambda value: value
+    texts = [None if value is None else json.dumps(as_python(value)) for value in distinct]
+    return pa.array(texts, pa.string()).take(pa.array(equal.group))
 
 
 #: What a spreadsheet may take for a formula or an error. A sign before a number is harmless; an apostrophe is ours.
