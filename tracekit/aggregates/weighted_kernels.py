@@ -57,7 +57,7 @@ def axis_of(dataset: Dataset, groups: Sequence[Ints], times: Sequence[Ints]) -> 
     placed = measured_axis(groups, times)
     if placed is None:
         number = max(int(group.max(initial=0)) for group in groups) + 1
-        problem = f"what its {number} devices or threads did spans more than 584 years in total"
+        problem = f"what its {number} devices or threads did spans more than a century in total"
         raise DatasetError(dataset.folder, problem, "parse the reports again, without the one whose times are damaged")
     return placed
 

@@ -17,8 +17,8 @@ from tracekit.arrays.slices import members
 from tracekit.arrays.types import Flags, Ints, Rows
 
 _PLAIN_CLIMBS = 64
-#: The number of places on a 64-bit axis, with some to spare for rounding.
-_ROOM = 2.0**64 - 2.0**16
+#: The number of places that an axis has.
+_ROOM = 2.0**62
 
 
 def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
@@ -40,7 +40,7 @@ def one_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints]:
 
 
 def measured_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints] | None:
-    """As :func:`one_axis`, and keeps the distances within each group; None if all together span more than 64 bits."""
+    """As :func:`one_axis`, and keeps the distances within each group; None if the longest is too long for that."""
     filled = [(g, t) for g, t in zip(groups, times, strict=True) if t.size]
     if not filled:
         return list(times)
@@ -50,26 +50,16 @@ def measured_axis(groups: Sequence[Ints], times: Sequence[Ints]) -> list[Ints] |
         return list(times)
     low, high = min(int(t.min()) for _, t in filled), max(int(t.max()) for _, t in filled)
     # Groups at about the same time all fit into spans of one length, which is fastest.
-    if (span := high - low + 2) * lines < _ROOM / 4:
+    if (span := high - low + 2) * lines < _ROOM:
         return [(np.asarray(g, np.int64) - first) * span + (t - low) for g, t in zip(groups, times, strict=True)]
+    # Others may be decades apart: each is measured from its own first time.
     lowest = np.full(lines, np.iinfo(np.int64).max)
-    highest = np.full(lines, np.iinfo(np.int64).min)
     for g, t in filled:
         np.minimum.at(lowest, g - first, t)
-        np.maximum.at(highest, g - first, t)
-    shift = _shifts(lowest, highest)
-    return None if shift is None else [t + shift[g - first] for g, t in zip(groups, times, strict=True)]
-
-
-def _shifts(low: Ints, high: Ints) -> Ints | None:
-    used = low <= high
-    total = float(np.where(used, high.astype(np.float64) - low + 2.0, 0.0).sum())
-    if total >= _ROOM:
+    since = [t.astype(np.uint64) - lowest[g - first].astype(np.uint64) for g, t in zip(groups, times, strict=True)]
+    if (span := max(int(t.max(initial=0)) for t in since) + 2) * lines >= _ROOM:
         return None
-    first = low.astype(np.uint64)  # two's complement: intermediate sums may wrap around
-    length = np.where(used, high.astype(np.uint64) - first + np.uint64(2), np.uint64(0))
-    begin = np.uint64(0 if total < _ROOM / 2 else 2**63)
-    return (begin + np.cumsum(length) - length - first).astype(np.int64)
+    return [(np.asarray(g, np.int64) - first) * span + t.astype(np.int64) for g, t in zip(groups, since, strict=True)]
 
 
 def nesting_order(start: Ints, end: Ints, *ties: Ints | Flags) -> Rows:
