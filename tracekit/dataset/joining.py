@@ -33,6 +33,7 @@ from tracekit.dataset.writing import ROW_GROUP, do_all, table_writer
 from tracekit.progress import Progress
 from tracekit.schema import TableSpec
 from tracekit.tables import TABLES, coverage, modules
+from tracekit.version import __version__
 
 #: The tables that are partitioned by report.
 _PARTED = [table.SPEC for table in TABLES if table.SPEC.name != "modules"]
@@ -83,8 +84,8 @@ def join(folder: Path, parts: Sequence[Part], left_out: list[dict[str, str]], pr
     for part in parts:
         shutil.rmtree(part.folder)
     ids = {"modules": id_of(pq.read_metadata(folder / "modules.parquet"))}
-    entries = [share.entry for share in shares]
-    manifest.write(folder, manifest.of_several(entries, left_out, union.table.num_rows, ids))
+    whole = {"tracekit": __version__, "left_out": left_out, manifest.TABLE_IDS: ids}
+    manifest.write(folder, manifest.of_reports(whole, [share.entry for share in shares], union.table.num_rows))
     progress("joining", 1.0)
 
 
@@ -170,8 +171,16 @@ _PIECE_ROWS = 2 * ROW_GROUP
 _REFERRED = {"kernel_id": "kernels", "call_id": "calls", "range_id": "ranges", "step_id": "steps"}
 
 
-def write_part(folder: Path, trace: Trace, progress: Progress) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """Writes the tables of some processes into an empty folder; how many rows each has, and those of ``coverage``."""
+class Written(NamedTuple):
+    """Tables of some processes in a folder: how many rows each has, and those of ``coverage``."""
+
+    folder: Path
+    rows: Mapping[str, int]
+    coverage: list[dict[str, Any]]
+
+
+def write_part(folder: Path, trace: Trace, progress: Progress) -> Written:
+    """Writes the tables of some processes into an empty folder."""
     rows = dict.fromkeys(_SPECS, 0)
     for done, (spec, build) in enumerate(TABLES, 1):
         with pa.OSFile(str(_place(folder, spec.name)), "wb") as sink, pa.ipc.new_stream(sink, spec.schema()) as writer:
@@ -179,7 +188,7 @@ def write_part(folder: Path, trace: Trace, progress: Progress) -> tuple[dict[str
                 writer.write_table(piece)
                 rows[spec.name] += piece.num_rows
         progress("writing", done / len(TABLES))
-    return rows, _Mapped(folder, "coverage").rows.to_pylist()
+    return Written(folder, rows, _Mapped(folder, "coverage").rows.to_pylist())
 
 
 def _place(folder: Path, table: str) -> Path:
@@ -201,17 +210,17 @@ class _Mapped:
 
 
 class Merge(NamedTuple):
-    """The parts of a report, how many rows of each table they have, and what becomes of the ids of their modules."""
+    """The parts of a report, what becomes of the ids of their modules, and how many of these are said to differ."""
 
-    parts: list[Path]
-    rows: Sequence[Mapping[str, int]]
+    parts: Sequence[Written]
     modules: list[Renumbering]
+    differing: int
     first_id: int
 
     def table(self, name: str, folder: Path, share: Callable[[float], None]) -> None:
         """Writes a table of the dataset."""
         give_back()
-        spec, mapped = _SPECS[name], [_Mapped(part, name) for part in self.parts]
+        spec, mapped = _SPECS[name], [_Mapped(part.folder, name) for part in self.parts]
         tables = [part.rows for part in mapped]
         order, offsets = self._order(name, tables), self._offsets(name)
         ids = {referred: self._ids(referred) for _, referred in _references(spec.empty())}
@@ -225,7 +234,7 @@ class Merge(NamedTuple):
                 share(min(1.0, (start + _PIECE_ROWS) / max(total, 1)))
 
     def _offsets(self, name: str) -> Ints:
-        return np.cumsum([0, *(rows[name] for rows in self.rows)])
+        return np.cumsum([0, *(part.rows[name] for part in self.parts)])
 
     def _order(self, name: str, tables: list[pa.Table]) -> Rows:
         """The rows of all parts, one behind the other, in the order of the merged table."""
@@ -245,7 +254,7 @@ class Merge(NamedTuple):
 
     def _ids(self, name: str) -> list[Ints]:
         """The new ids of the rows of each part, by the old ones."""
-        tables = [_Mapped(part, name).rows for part in self.parts]
+        tables = [_Mapped(part.folder, name).rows for part in self.parts]
         if name == "kernels":  # numbered in the order of their starts, which is not that of the table
             order = _in_order(np.concatenate([np.sort(integers(table, "start_ns")) for table in tables]))
         else:
@@ -268,6 +277,29 @@ class Merge(NamedTuple):
         whole = pa.concat_tables(pieces or tables[:1]).unify_dictionaries().combine_chunks()
         return whole if len(pieces) < 2 else taken(whole, _inverse(_in_order(part)))  # noqa: PLR2004
 
+    def finish(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """Writes coverage and the manifest, which says ``about`` the report, when all other tables are there."""
+        metadata = {name: pq.read_metadata(folder / f"{name}.parquet") for name in _SPECS if name != "coverage"}
+        rows = {name: file.num_rows for name, file in metadata.items()}
+        wholes = {**rows, "launches": about["launches"], "processes": len(about["processes"]), REPORT: 1}
+        parts = [row for part in self.parts for row in part.coverage]
+        total = manifest.total_coverage(parts, wholes, counted_once=f"{REPORT}{LOSSES}")
+
+        def place(row: Mapping[str, Any]) -> tuple[str, ...]:  # losses come last, by name
+            is_loss = row["what"].endswith((LOSSES, LEFT_OUT))
+            return (row["what"], row["cause"], row["detail"]) if is_loss else ()
+
+        merged = coverage.with_differing(sorted(total, key=place), self.differing, rows["modules"])
+        with table_writer(folder / "coverage.parquet", coverage.SPEC) as writer:
+            writer.write_table(merged)
+        metadata["coverage"] = pq.read_metadata(folder / "coverage.parquet")
+        fields = {
+            "rows": rows | {"coverage": merged.num_rows},
+            manifest.TABLE_IDS: {name: id_of(file) for name, file in metadata.items()},
+            "coverage": merged.to_pylist(),
+        }
+        manifest.write(folder, {**about, **fields})
+
 
 def _references(table: pa.Table) -> Iterator[tuple[int, str]]:
     for at, name in enumerate(table.column_names):
@@ -289,49 +321,14 @@ def _inverse(order: Rows) -> Ints:
     return inverse
 
 
-def merged_modules(
-    folder: Path, parts: list[Path], rows: Sequence[Mapping[str, int]], differing: Sequence[int], first_id: int
-) -> tuple[Merge, Union]:
-    """Writes the modules of the dataset; then the other tables can be merged.
-
-    ``rows`` says how many rows of each table every part has, ``differing`` how many modules it describes in different
-    ways.
-    """
+def merged_modules(folder: Path, parts: Sequence[Written], first_id: int) -> Merge:
+    """Writes the modules of the dataset; then the other tables can be merged."""
+    differing = [manifest.differing_in(part.coverage) for part in parts]
     odd = frozenset(at for at, number in enumerate(differing) if number)
-    hierarchies = [_Mapped(part, "modules").rows for part in parts]
+    hierarchies = [_Mapped(part.folder, "modules").rows for part in parts]
     called = []
-    for table in (_Mapped(part, "calls").rows for part in parts):
+    for table in (_Mapped(part.folder, "calls").rows for part in parts):
         module, first = np.unique(integers(table, "module_id"), return_index=True)
         called.append(dict(zip(module.tolist(), integers(table, "start_ns")[first].tolist(), strict=True)))
     union, new = joined_modules(folder, hierarchies, odd, called)
-    return Merge(parts, rows, new, first_id), union
-
-
-def finish(
-    folder: Path,
-    about: Mapping[str, Any],
-    parts: Sequence[Mapping[str, int]],
-    covered: Sequence[Sequence[Mapping[str, Any]]],
-    union: tuple[int, int],
-) -> None:
-    """Writes coverage and the manifest, when all other tables are there.
-
-    ``parts`` says how many rows of each table every part has, ``covered`` is their coverage, ``about`` describes the
-    report in the manifest. ``union`` is how many modules there are, and how many are described in different ways.
-    """
-    rows = {name: sum(part[name] for part in parts) for name in parts[0]} | {"modules": union[0]}
-    wholes = {**rows, "launches": about["launches"], "processes": len(about["processes"]), REPORT: 1}
-    everywhere = f"{REPORT}{LOSSES}"
-    total = manifest.total_coverage([row for part in covered for row in part], wholes, counted_once=everywhere)
-
-    def place(row: Mapping[str, Any]) -> tuple[str, ...]:  # losses come last, by name
-        is_loss = row["what"].endswith((LOSSES, LEFT_OUT))
-        return (row["what"], row["cause"], row["detail"]) if is_loss else ()
-
-    merged = coverage.with_differing(sorted(total, key=place), union[1], union[0])
-    with table_writer(folder / "coverage.parquet", coverage.SPEC) as writer:
-        writer.write_table(merged)
-    rows["coverage"] = merged.num_rows
-    ids = {name: id_of(pq.read_metadata(folder / f"{name}.parquet")) for name in rows}
-    fields = {**about, "rows": rows, manifest.TABLE_IDS: ids, "coverage": merged.to_pylist()}
-    manifest.write(folder, fields)
+    return Merge(parts, new, max(union.differing_modules, *differing), first_id)

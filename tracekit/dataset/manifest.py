@@ -22,7 +22,6 @@ from tracekit.errors import DatasetError
 from tracekit.files import is_name, similar
 from tracekit.recording.provenance import LATEST_UTC_NS, Gpu, Source
 from tracekit.storage.locations import Location, is_remote, reachable, text_of
-from tracekit.version import __version__
 
 #: Bumped when a table is added, and when a column or a field that readers rely on is renamed or changes its type.
 FORMAT_VERSION = 4
@@ -182,37 +181,16 @@ def entry_of(name: str, first_id: int, own: Mapping[str, Any]) -> dict[str, Any]
     return {"name": name, "first_id": first_id, **about, TABLE_IDS: ids}
 
 
-def of_several(
-    entries: list[dict[str, Any]], left_out: list[dict[str, str]], modules: int, ids: Mapping[str, str | None]
-) -> dict[str, Any]:
-    """The manifest of the whole dataset; the ids are those of the files that are not of one report."""
-    rows, coverage = _rows_and_coverage(entries, modules)
-    return {
-        "tracekit": __version__,
-        "reports": entries,
-        "left_out": left_out,
-        "rows": rows,
-        TABLE_IDS: ids,
-        "coverage": coverage,
-    }
-
-
-def of_some(whole: Mapping[str, Any], entries: list[dict[str, Any]], modules: int) -> dict[str, Any]:
-    """The manifest of a dataset as if it had only some of its reports; ``modules`` are those of all."""
-    rows, coverage = _rows_and_coverage(entries, modules)
-    return {**whole, "reports": entries, "rows": rows, "coverage": coverage}
-
-
-def _rows_and_coverage(entries: list[dict[str, Any]], modules: int) -> tuple[dict[str, int], list[dict[str, Any]]]:
+def of_reports(whole: Mapping[str, Any], entries: list[dict[str, Any]], modules: int) -> dict[str, Any]:
+    """The manifest of a dataset with some reports; ``whole`` has what is not of one report, ``modules`` are of all."""
     rows = {name: sum(entry["rows"].get(name, 0) for entry in entries) for name in entries[0]["rows"]}
-    rows["modules"] = modules
     wholes = rows | {
         "launches": sum(entry["launches"] for entry in entries),
-        "modules": sum(entry["rows"].get("modules", 0) for entry in entries),
         "processes": sum(len(entry["processes"]) for entry in entries),
         REPORT: len(entries),
     }
-    return rows, total_coverage([row for entry in entries for row in entry["coverage"]], wholes)
+    coverage = total_coverage([row for entry in entries for row in entry["coverage"]], wholes)
+    return {**whole, "reports": entries, "rows": rows | {"modules": modules}, "coverage": coverage}
 
 
 def total_coverage(

@@ -198,7 +198,7 @@ class Dataset:
         """
         entries = [entry for entry in self._as_written["reports"] if entry["name"] in names]
         part = copy(self)
-        part.manifest = manifest.of_some(self.manifest, entries, self.manifest["rows"][UNITED])
+        part.manifest = manifest.of_reports(self.manifest, entries, self.manifest["rows"][UNITED])
         return part
 
     def of_processes(self, pids: Mapping[str | None, Sequence[int]]) -> Self:

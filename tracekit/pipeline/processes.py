@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from tracekit.arrays.own_process import give_back
-from tracekit.dataset import manifest
-from tracekit.dataset.joining import MERGED, finish, merged_modules, write_part
+from tracekit.dataset.joining import MERGED, Written, merged_modules, write_part
 from tracekit.engines import Engine, Task, opened
 from tracekit.engines.base import IN_PROCESS, Share
 from tracekit.engines.dask import scratch_folder
@@ -86,8 +85,7 @@ class _Parsed(NamedTuple):
 
     about: dict[str, Any]
     held: HeldEvents
-    rows: dict[str, int]
-    coverage: list[dict[str, Any]]
+    written: Written
     graphs: frozenset[str]
     maps: frozenset[str]
 
@@ -111,11 +109,11 @@ class _Part(NamedTuple):
         trace = traced(recording, options, lambda _, done: share(0.2 + 0.4 * done))
         markers = trace.evidence.decoded.bare
         about, held = described(self.report, trace, options), HeldEvents.of(recording)
-        rows, coverage = write_part(self.folder, trace, lambda _, done: share(0.6 + 0.4 * done))
+        written = write_part(self.folder, trace, lambda _, done: share(0.6 + 0.4 * done))
         graphs = frozenset(marker.map_id for marker in markers if isinstance(marker, CompiledGraphMarker))
         maps = frozenset(marker.map_id for marker in markers if isinstance(marker, KernelMapMarker))
         pa.default_memory_pool().release_unused()
-        return _Parsed(about, held, rows, coverage, graphs, maps)
+        return _Parsed(about, held, written, graphs, maps)
 
 
 class _Report(NamedTuple):
@@ -138,13 +136,10 @@ class _Report(NamedTuple):
             parsed = self._parsed(parts, options)
             shutil.rmtree(self.scratch / "dealt")
             about = self._about(dealt, parsed, source.result())
-        differing = [manifest.differing_in(part.coverage) for part in parsed]
-        folders, rows = [part.folder for part in parts], [part.rows for part in parsed]
-        merge, union = merged_modules(folder, folders, rows, differing, options.first_id)
-        needed = [_PIECE_BYTES + _ROW_BYTES * sum(of_part[name] for of_part in rows) for name in MERGED]
+        merge = merged_modules(folder, [part.written for part in parsed], options.first_id)
+        needed = [_PIECE_BYTES + _ROW_BYTES * sum(part.written.rows[name] for part in parsed) for name in MERGED]
         self._done("writing", [partial(merge.table, name, folder) for name in MERGED], needed)
-        modules = union.table.num_rows, max(union.differing_modules, *differing)
-        finish(folder, about, rows, [part.coverage for part in parsed], modules)
+        merge.finish(folder, about)
 
     def _done(self, stage: str, functions: Sequence[Callable[[Share], Result]], needed: Sequence[int]) -> list[Result]:
         """What each function returns, which takes so much memory."""
@@ -190,7 +185,7 @@ class _Report(NamedTuple):
     def _parsed(self, parts: list[_Part], options: ParseOptions) -> list[_Parsed]:
         parsed = self._through_stages(parts, options)
         keyed_by = [part.about["hierarchy"]["by"] for part in parsed]
-        with_nodes = [by for by, part in zip(keyed_by, parsed, strict=True) if part.rows["modules"]]
+        with_nodes = [by for by, part in zip(keyed_by, parsed, strict=True) if part.written.rows["modules"]]
         by = min(with_nodes, key=HIERARCHIES.index, default=keyed_by[0])
         others = [at for at, other in enumerate(keyed_by) if other != by]
         quiet = self._replace(progress=no_progress)
