@@ -24,7 +24,7 @@ from tracekit.errors import ReportError
 from tracekit.markers.base import HIERARCHIES, CompiledGraphMarker, KernelMapMarker
 from tracekit.pipeline.stages import ParseOptions, described, needed_bytes, sqlite_bytes, traced, without_collector
 from tracekit.progress import Progress, no_progress, of_all
-from tracekit.readers.base import Stored, StoredReader
+from tracekit.readers.base import Stored
 from tracekit.readers.nsight.dealing import Dealt, DealtFile, DealtTables, deal, has_several_processes, readings
 from tracekit.readers.nsight.losses import HeldEvents
 from tracekit.readers.nsight.report import recording_of
@@ -44,17 +44,16 @@ class _StaysWhole(Exception):  # noqa: N818
 
 
 def write_by_processes(
-    path: Path, reader: StoredReader, folder: Path, progress: Progress, options: ParseOptions, scheduler: str | None
+    path: Path, stored: Stored, folder: Path, progress: Progress, options: ParseOptions, scheduler: str | None
 ) -> bool:
     """Works on the processes of a report apart; writes nothing and returns False if they depend on each other."""
     scheduler = IN_PROCESS if cores() == 1 else scheduler
     try:
-        with reader.stored(path, progress) as stored:
-            if not _whole_if_damaged(partial(has_several_processes, stored.tables)):
-                return False
-            with temp_dir(parent=scratch_folder()) as scratch, opened(scheduler) as engine:
-                _check_space(path, scratch)
-                _Report(path, stored, engine, scratch, progress).write(folder, options)
+        if not _whole_if_damaged(partial(has_several_processes, stored.tables)):
+            return False
+        with temp_dir(parent=scratch_folder()) as scratch, opened(scheduler) as engine:
+            _check_space(path, scratch)
+            _Report(path, stored, engine, scratch, progress).write(folder, options)
     except _StaysWhole:
         for left in folder.iterdir():
             left.unlink()

@@ -1,5 +1,6 @@
 """One report: as a whole, or its processes apart, which makes the same dataset."""
 
+from functools import partial
 from pathlib import Path
 
 from tracekit.pipeline.stages import ParseOptions, sqlite_bytes, tables_of
@@ -17,9 +18,11 @@ def write_tables(
 
     The dataset depends only on the report, not on where its processes are worked on.
     """
-    if not options.graph_captures and isinstance(reader, StoredReader) and sqlite_bytes(path) >= LEAST_BYTES:
-        from tracekit.pipeline.processes import write_by_processes  # noqa: PLC0415 - few reports are so large
+    if options.graph_captures or not isinstance(reader, StoredReader) or sqlite_bytes(path) < LEAST_BYTES:
+        tables_of(path, partial(reader.read, path), folder, progress, options)
+        return
+    from tracekit.pipeline.processes import write_by_processes  # noqa: PLC0415 - few reports are so large
 
-        if write_by_processes(path, reader, folder, progress, options, scheduler):
-            return
-    tables_of(path, reader, folder, progress, options)
+    with reader.stored(path, progress) as stored:
+        if not write_by_processes(path, stored, folder, progress, options, scheduler):
+            tables_of(path, stored.recording, folder, progress, options)

@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,7 +16,6 @@ from tracekit.errors import ReportError
 from tracekit.files import reason_of
 from tracekit.markers.base import AUTO
 from tracekit.progress import Progress, no_progress
-from tracekit.readers.base import Reader
 from tracekit.recording.tables import Recording
 from tracekit.storage.locations import Location, is_remote, reachable
 from tracekit.trace.decoding import decode, with_last_paths
@@ -69,10 +68,12 @@ def without_collector() -> Iterator[None]:
 
 
 @without_collector()
-def tables_of(path: Path, reader: Reader, folder: Path, progress: Progress, options: ParseOptions) -> None:
+def tables_of(
+    path: Path, read: Callable[[Progress], Recording], folder: Path, progress: Progress, options: ParseOptions
+) -> None:
     """Reads one report and writes its tables and manifest into an empty folder."""
     try:
-        recording = reader.read(path, progress)
+        recording = read(progress)
     except OSError as error:
         raise ReportError(path, f"cannot be read ({reason_of(error)})", "check its disk or network") from None
     if options.graph_captures:

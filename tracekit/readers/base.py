@@ -4,11 +4,12 @@ import hashlib
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from tracekit.progress import Progress, no_progress
+from tracekit.readers.nsight.report import recording_of, tables_at
 from tracekit.readers.table_folder import table_files
 from tracekit.recording.provenance import MissingData, Source
 from tracekit.recording.tables import Recording
@@ -41,6 +42,12 @@ class Stored:
     source: Callable[[], Source]  # computes what is known of the report's file
     missing: tuple[MissingData, ...] = ()  # what its tables lack, in addition to what they show themselves
     exporter: str | None = None  # version of the program that wrote the report, if its tables name another
+
+    def recording(self, progress: Progress) -> Recording:
+        """What they hold."""
+        found = recording_of(tables_at(self.tables), self.source, progress)
+        source = replace(found.source, exporter=self.exporter or found.source.exporter)
+        return replace(found, source=source, missing=(*found.missing, *self.missing))
 
 
 @runtime_checkable

@@ -5,12 +5,11 @@ Folders are those that ``nsys export --type parquetdir`` or ``arrowdir`` writes.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from tracekit.progress import Progress
 from tracekit.readers.base import Stored, source_of
-from tracekit.readers.nsight.report import of_nsight, recording_of, tables_at
+from tracekit.readers.nsight.report import of_nsight
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 from tracekit.readers.table_folder import table_files
 from tracekit.recording.tables import Recording
@@ -26,8 +25,7 @@ def recognises(path: Path, head: bytes) -> bool:
 def read(path: Path, progress: Progress) -> Recording:
     """Reads the report."""
     with stored(path, progress) as report:
-        recording = recording_of(tables_at(path), report.source, progress)
-    return replace(recording, missing=(*recording.missing, *report.missing))
+        return report.recording(progress)
 
 
 @contextmanager

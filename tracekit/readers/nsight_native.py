@@ -1,28 +1,24 @@
 """Reports in nsys's own formats, ``.nsys-rep``, ``.qdrep`` and ``.qdstrm``, exported with the nsys of this machine.
 
-Exports are kept, so that a report is exported once: a folder each, below the user's cache folder. An export is there
-whole or not at all, and never changed. The least recently used ones are removed when all together take more than
-``LARGEST_BYTES``. If nothing can be kept, an export lives in a temporary folder while it is read.
+An export lives in a temporary folder while it is read.
 """
 
-import os
 import re
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from tracekit.engines.dask import scratch_folder
 from tracekit.errors import CaptureError, ReportError
 from tracekit.files import reason_of
 from tracekit.nsight import nsys
 from tracekit.nsight.nsys import RAW_MAGIC, REPORT_END, REPORT_MAGIC, ExportFailed, Nsys, exported, is_raw
 from tracekit.progress import Progress
 from tracekit.readers.base import Stored, source_of
-from tracekit.readers.nsight.report import recording_of, tables_at
-from tracekit.recording.provenance import MissingData, Source
+from tracekit.recording.provenance import MissingData
 from tracekit.recording.tables import Recording
 from tracekit.storage.local_copies import temp_dir
 
@@ -41,28 +37,23 @@ def recognises(_path: Path, head: bytes) -> bool:
 
 def read(path: Path, progress: Progress) -> Recording:
     """Reads the report."""
-    report = _report(path)
-    recording = None
-    if (place := kept(report.key)) is not None:
-        try:
-            recording = report.recording(exported(place), progress)
-        except (ReportError, OSError):  # damaged since
-            forget(report.key)
-    if recording is None:
-        with report.new_export(progress) as export:
-            recording = report.recording(export, progress)
-    if report.writer:  # its tables hold the version that exported them
-        recording = replace(recording, source=replace(recording.source, exporter=report.writer))
-    return replace(recording, missing=(*recording.missing, *report.missing))
+    with stored(path, progress) as report:
+        return report.recording(progress)
 
 
 @contextmanager
 def stored(path: Path, progress: Progress) -> Iterator[Stored]:
-    """Where the tables of the report are while the block runs."""
+    """Where the tables of the report are while the block runs; errors about them name the report."""
     report = _report(path)
-    place = kept(report.key)
-    with report.new_export(progress) if place is None else nullcontext(exported(place)) as export:
-        yield Stored(export, lambda: report.source, report.missing, report.writer)
+    with temp_dir(parent=scratch_folder()) as place:
+        report.export(place, progress)
+        tables = exported(place)
+        try:
+            yield Stored(tables, partial(source_of, path, "nsight-native"), report.missing, report.writer)
+        except ReportError as error:
+            if error.path != tables:
+                raise
+            raise ReportError(path, f"its export by nsys cannot be read: {error.problem}", error.remedy) from None
 
 
 class _Report(NamedTuple):
@@ -71,12 +62,6 @@ class _Report(NamedTuple):
     path: Path
     writer: str | None
     tool: Nsys
-    source: Source
-
-    @property
-    def key(self) -> str:
-        """The name of its export."""
-        return re.sub(r"[^\w.]+", "-", f"{self.source.sha256[:32]}-{self.tool.version}")
 
     @property
     def is_newer(self) -> bool:
@@ -90,20 +75,8 @@ class _Report(NamedTuple):
         remedy = f"export it with nsys {self.writer} or newer"
         return (MissingData(f"possibly events that only nsys {self.writer} knows", remedy),) if self.is_newer else ()
 
-    @contextmanager
-    def new_export(self, progress: Progress) -> Iterator[Path]:
-        """The tables of the report, exported anew."""
-        with made(self.key, lambda place: self._export(place, progress)) as place:
-            yield exported(place)
-
-    def recording(self, tables: Path, progress: Progress) -> Recording:
-        """What its export holds."""
-        try:
-            return recording_of(tables_at(tables), lambda: self.source, progress)
-        except ReportError as error:
-            raise ReportError(self.path, f"its export by nsys cannot be read: {error.problem}", error.remedy) from None
-
-    def _export(self, place: Path, progress: Progress) -> None:
+    def export(self, place: Path, progress: Progress) -> None:
+        """Exports it into an empty folder."""
         progress("exporting", 0.0)
         try:
             self.tool.export(self.path, place, lambda share: progress("exporting", share))
@@ -111,8 +84,7 @@ class _Report(NamedTuple):
             if isinstance(error, ExportFailed) and shutil.disk_usage(place).free >= _FULL_BYTES:
                 raise ReportError(self.path, *self._failure(str(error))) from None
             reason = reason_of(error) if isinstance(error, OSError) else str(error)
-            where = cache_folder() if cache_folder() in place.parents else place.parent
-            remedy = f"free some space in {where}, or set XDG_CACHE_HOME to a folder on another disk"
+            remedy = f"free some space in {place.parent}, or set TMPDIR to a folder on another disk"
             raise ReportError(self.path, f"cannot be exported ({reason})", remedy) from None
 
     def _failure(self, reason: str) -> tuple[str, str]:
@@ -138,7 +110,7 @@ def _report(path: Path) -> _Report:
         tool = nsys.find()
         if tool is not None:
             tool.version  # noqa: B018 - asks the program, which may not run
-            return _Report(path, writer, tool, source_of(path, "nsight-native"))
+            return _Report(path, writer, tool)
         problem = "no nsys was found to read it with"
     except CaptureError as error:
         problem = f"the nsys to read it with cannot be used ({error})"
@@ -175,81 +147,3 @@ def _has_its_end(path: Path) -> bool:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version))[:3]
-
-
-#: All kept exports together.
-LARGEST_BYTES = 10 << 30
-#: An export that was used within this time may still be read by another process.
-_IN_USE_S = 3600
-_PARTIAL = ".partial-"
-#: Lists the files of an export, next to them: a disk that fills up or a program that tidies up may take some of them.
-_CONTENTS = "contents"
-
-
-def cache_folder() -> Path:
-    """Where exports are kept."""
-    home = os.environ.get("XDG_CACHE_HOME", "")
-    # By the specification, a relative path is ignored.
-    return (Path(home) if Path(home).is_absolute() else Path("~/.cache").expanduser()) / "tracekit" / "exports"
-
-
-def kept(key: str) -> Path | None:
-    """The folder of a kept export; None if there is none. One that is not whole is removed."""
-    place = cache_folder() / key
-    if not os.path.isdir(place):  # noqa: PTH112 - Path.is_dir raises where it may not look
-        return None
-    try:
-        whole = (place / _CONTENTS).read_text("utf-8") == _contents(place)
-    except (OSError, UnicodeError):
-        whole = False
-    if not whole:
-        forget(key)
-        return None
-    with suppress(OSError):
-        os.utime(place)  # used now
-    return place
-
-
-def forget(key: str) -> None:
-    """Removes a kept export."""
-    shutil.rmtree(cache_folder() / key, ignore_errors=True)
-
-
-@contextmanager
-def made(key: str, make: Callable[[Path], None]) -> Iterator[Path]:
-    """The folder of a new export while the block runs; it is kept if that is possible.
-
-    Equal exports have equal keys. ``make`` fills an empty folder; if it raises, nothing is left.
-    """
-    folder = cache_folder()
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        keeps = os.access(folder, os.W_OK)
-    except OSError:
-        keeps = False
-    with temp_dir(_PARTIAL, folder if keeps else None) as partial:
-        make(partial)
-        place = partial
-        if keeps:
-            with suppress(OSError):  # another process was faster, or the disk is full
-                (partial / _CONTENTS).write_text(_contents(partial), "utf-8")
-                place = partial.rename(folder / key)
-        yield place
-    if keeps:
-        with suppress(OSError):
-            _trim(folder)
-
-
-def _contents(place: Path) -> str:
-    files = sorted(path for path in place.rglob("*") if path.is_file() and path.name != _CONTENTS)
-    return "".join(f"{path.stat().st_size} {path.relative_to(place)}\n" for path in files)
-
-
-def _trim(folder: Path) -> None:
-    """Removes the least recently used exports while all are too large together."""
-    kept = [(place.stat().st_mtime, place) for place in folder.iterdir() if not place.name.startswith(_PARTIAL)]
-    total = 0
-    for used, place in sorted(kept, reverse=True):
-        total += sum(path.stat().st_size for path in place.rglob("*"))
-        if total > LARGEST_BYTES and time.time() - used > _IN_USE_S:
-            shutil.rmtree(place, ignore_errors=True)
