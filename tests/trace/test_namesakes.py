@@ -91,6 +91,19 @@ def test_a_call_that_may_be_of_either_model_is_of_none_and_counted_and_a_layer_b
     assert advice.startswith("give each model its own prefix when marking it; ")
 
 
+def test_parts_called_by_themselves_that_fit_two_models_do_not_make_them_one(parsed: Parse) -> None:
+    dataset = parsed("""
+        range 1   0  90 {'Module': 'top', 'TrainableParams': {'weight': [4]}}
+        range 1  10  80 {'Module': 'top.part', 'TrainableParams': {'weight': [8]}}
+        range 1 100 190 {'Module': 'top', 'TrainableParams': {'weight': [6]}}
+        range 1 200 290 {'Module': 'top.part', 'TrainableParams': {'weight': [16]}}
+        range 1 300 390 {'Module': 'top.part', 'TrainableParams': {'weight': [8]}}
+        range 1 400 490 {'Module': 'top', 'TrainableParams': {'weight': [4]}}
+    """)
+    expect(dataset, "calls")("module    start_ns\ntop       0\ntop.part  10")
+    assert losses(dataset)["module_unclear"] == 4
+
+
 def test_two_modules_of_one_path_in_one_call_are_told_apart_below_it(golden: Golden) -> None:
     dataset = golden("""
         range  1   0 400 {'Module': 'top'}

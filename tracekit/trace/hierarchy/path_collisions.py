@@ -160,7 +160,7 @@ def _number(apart: PathCollisions, family: Rows, item: Rows, tokens: _Tokens, pa
             together[path, max(pair)] = min(pair)
     statements = [{path: first_of(path, cluster) for path, cluster in of.items()} for of in held.values()]
     numbers = split_conflicting([*statements, {}], MOST_MODULES)
-    if numbers is None or max(numbers) == 0:
+    if numbers is None or not any(numbers):
         return
     number = np.full(family.size, numbers[-1])
     number[[*held]] = numbers[:-1]
