@@ -4,9 +4,7 @@ import gzip
 import json
 import shutil
 import sqlite3
-import struct
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -17,23 +15,15 @@ from tests.command import command
 from tests.golden import Parse, expect, expect_frame
 from tests.needs import TRACES
 from tests.readers.files import kernels, lacks
-from tests.readers.folders import FORMS, in_form
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.answers import budget, communication
 
 RANK = Path(__file__).parents[2] / "data/llama_ranks/rank0.sqlite"
-#: Schemas of NCCL: the offset and NVTX's type of every field.
-SCHEMAS = {
-    1: {"NCCL communicator ID": (0, 18), "No. of ranks": (8, 5), "Rank": (12, 5), "CUDA device": (16, 5)},
-    2: {"NCCL communicator ID": (0, 18), "Message size [bytes]": (8, 22), "Reduction operation": (16, 16_777_232)},
-    3: {"Bytes": (0, 22), "Peer rank": (8, 5)},
-}
-FORMATS = {5: "i", 18: "Q", 22: "Q"}
 LARGEST = 2**64 - 1
-#: The schema and the fields of what is in a range.
-Payload = tuple[int, dict[str, int]]
+#: The fields of what is in a range.
+Payload = dict[str, int]
 
 LINES = """
     domain  1   0   -  2 NCCL
@@ -68,43 +58,20 @@ LINES = """
     kernel  1 800 900  #8  gemm
 """
 PAYLOADS: dict[int, Payload] = {
-    1: (1, {"NCCL communicator ID": LARGEST, "No. of ranks": 4, "Rank": 1, "CUDA device": 1}),
-    10: (2, {"NCCL communicator ID": LARGEST, "Message size [bytes]": 1_000}),
-    20: (2, {"NCCL communicator ID": LARGEST, "Message size [bytes]": 3_000}),
-    30: (2, {"NCCL communicator ID": 7, "Message size [bytes]": 3_000}),  # how many ranks 7 has is not recorded
-    41: (3, {"Bytes": 5_000, "Peer rank": 0}),
-    51: (3, {"Bytes": 10, "Peer rank": 1}),
-    52: (3, {"Bytes": 10, "Peer rank": 1}),
-    60: (2, {"NCCL communicator ID": LARGEST, "Message size [bytes]": 3_000}),
+    1: {"NCCL communicator ID": LARGEST, "No. of ranks": 4, "Rank": 1, "CUDA device": 1},
+    10: {"NCCL communicator ID": LARGEST, "Message size [bytes]": 1_000},
+    20: {"NCCL communicator ID": LARGEST, "Message size [bytes]": 3_000},
+    30: {"NCCL communicator ID": 7, "Message size [bytes]": 3_000},  # how many ranks 7 has is not recorded
+    41: {"Bytes": 5_000, "Peer rank": 0},
+    51: {"Bytes": 10, "Peer rank": 1},
+    52: {"Bytes": 10, "Peer rank": 1},
+    60: {"NCCL communicator ID": LARGEST, "Message size [bytes]": 3_000},
 }
-
-
-def binary(payload: Payload) -> bytes:
-    number, fields = payload
-    body = bytearray(24)
-    for name, value in fields.items():
-        offset, kind = SCHEMAS[number][name]
-        struct.pack_into(f"<{FORMATS[kind]}", body, offset, value)
-    return struct.pack("<IIIIQQ", 2, 0, number, 0, len(body), 32 + len(body)) + body
-
-
-def as_blobs(db: sqlite3.Connection, encoded: Callable[[Payload], bytes] = binary) -> None:
-    db.execute("ALTER TABLE NVTX_EVENTS ADD COLUMN binaryData TEXT")
-    db.execute("""CREATE TABLE NVTX_PAYLOAD_SCHEMA_ENTRIES (domainId INTEGER, schemaId INTEGER, idx INTEGER,
-                  flags INTEGER, type INTEGER, name TEXT, description TEXT, arrayOrUnionDetail INTEGER,
-                  offset INTEGER)""")
-    entry = "INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES (2, ?, ?, NULL, ?, ?, NULL, NULL, ?)"
-    for _ in range(2):  # each process writes them
-        for number, fields in SCHEMAS.items():
-            for at, (name, (offset, kind)) in enumerate(fields.items()):
-                db.execute(entry, (number, at, kind, name, offset or None))
-    update = "UPDATE NVTX_EVENTS SET binaryData = ? WHERE start = ? AND domainId = 2"
-    db.executemany(update, [(encoded(payload), start) for start, payload in PAYLOADS.items()])
 
 
 def as_json(db: sqlite3.Connection, payloads: dict[int, Payload] = PAYLOADS, value: type = int) -> None:
     update = "UPDATE NVTX_EVENTS SET jsonText = ? WHERE start = ? AND domainId = 2"
-    for start, (_, fields) in payloads.items():
+    for start, fields in payloads.items():
         db.execute(update, (json.dumps({name: value(number) for name, number in fields.items()}), start))
 
 
@@ -116,14 +83,9 @@ def with_payloads(parsed: Parse) -> Parse:
     return lambda change, lines=LINES: parsed(lines, change=change)
 
 
-@pytest.mark.parametrize(
-    ("payloads", "form"), [(as_json, ".sqlite"), (as_texts_in_json, ".sqlite"), *((as_blobs, form) for form in FORMS)]
-)
-def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(tmp_path: Path, payloads, form: str) -> None:
-    path = report(tmp_path / "report.sqlite", LINES)
-    with writing(path) as db:
-        payloads(db)
-    dataset = tracekit.parse(in_form(form, path))
+@pytest.mark.parametrize("payloads", [as_json, as_texts_in_json])
+def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(with_payloads: Parse, payloads) -> None:
+    dataset = with_payloads(payloads)
     expect(dataset, "kernels")("""
         name                                         bytes  collective      group_size  communicator        dtype
         ncclDevKernel_AllGather_RING_LL              4000   all_gather      4           0xffffffffffffffff  -
@@ -136,32 +98,6 @@ def test_payloads_of_nccl_tell_sizes_where_one_call_launched_one_kernel(tmp_path
         gemm                                         -      -               -           -                   -
     """)
     assert "sizes of collectives" not in lacks(dataset)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda payload: binary(payload)[:-1],
-        lambda payload: binary(payload) + b"\0",
-        lambda payload: binary(payload)[:20],
-        lambda payload: b"",
-        lambda payload: struct.pack("<IIIIQQ", 2, 0, 2, 0, 8, 40) + bytes(8),
-        lambda payload: binary(payload).replace(b"\x02\0\0\0", b"\x09\0\0\0"),
-    ],
-)
-def test_damaged_payloads_tell_nothing(with_payloads, damage) -> None:
-    dataset = with_payloads(lambda db: as_blobs(db, damage))
-    assert kernels(dataset, "bytes") == [None] * 8
-    assert "sizes of collectives" in lacks(dataset)
-
-
-def test_schemas_that_contradict_each_other_are_not_used(with_payloads: Parse) -> None:
-    def contradicting(db: sqlite3.Connection) -> None:
-        as_blobs(db)
-        values = "(2, 2, 1, NULL, 22, 'Message size [bytes]', NULL, NULL, 16)"
-        db.execute(f"INSERT INTO NVTX_PAYLOAD_SCHEMA_ENTRIES VALUES {values}")  # noqa: S608
-
-    assert kernels(with_payloads(contradicting), "bytes") == [None, None, None, 5_000, 10, *[None] * 3]
 
 
 def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_payloads: Parse) -> None:
@@ -198,7 +134,7 @@ def test_replays_have_the_size_that_was_recorded_at_their_graph_capture(with_pay
 def test_a_group_is_what_its_calls_are_together(with_payloads, calls, expected) -> None:
     names = [one.split() for one in calls.split(", ")]
     lines = [f"range@2 1 {10 + at} {11 + at} nccl{name.capitalize()}" for at, (name, _) in enumerate(names)]
-    peers = {10 + at: (3, {"Bytes": 10, "Peer rank": int(peer)}) for at, (_, peer) in enumerate(names)}
+    peers = {10 + at: {"Bytes": 10, "Peer rank": int(peer)} for at, (_, peer) in enumerate(names)}
     before = ["domain 1 0 - 2 NCCL", "range@2 1 5 6 ncclGroupStart"]
     after = ["range@2 1 30 40 ncclGroupEnd", "launch 1 31 32 #1", "kernel 1 50 60 #1 ncclDevKernel_SendRecv"]
     dataset = with_payloads(partial(as_json, payloads=peers), "\n".join([*before, *lines, *after]))
@@ -245,7 +181,7 @@ def test_chrome_traces_record_collectives_with_their_kernels(tmp_path: Path) -> 
 
 
 def test_bandwidths_are_those_of_nccl_tests(with_payloads: Parse) -> None:
-    answer = communication.frame(with_payloads(as_blobs)).sort_values("name", kind="stable")
+    answer = communication.frame(with_payloads(as_json)).sort_values("name", kind="stable")
     expect_frame(answer)("""
         collective      communicator        group_size  path  kernels  bytes  algorithm_gb_per_s  bus_gb_per_s
         all_gather      0xffffffffffffffff  4           top   1        4000   40                  30

@@ -26,10 +26,6 @@ NVTX = stored(
     texts="text jsonText",
     floats="doubleValue floatValue",
 )
-#: The fields of payloads of NVTX ranges.
-PAYLOAD_ENTRIES = stored(
-    "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId schemaId idx flags type arrayOrUnionDetail offset", "name description"
-)
 RUNTIME = stored(
     "CUPTI_ACTIVITY_KIND_RUNTIME", "start end eventClass globalTid correlationId nameId returnValue callchainId"
 )

@@ -1,19 +1,12 @@
-"""NVTX rows of a report: as ranges, nested or not, with texts and domains stored once; names of threads; payloads.
+"""NVTX rows of a report: as ranges, nested or not, with texts and domains stored once; names of threads; backtraces.
 
-Binary payloads of ranges are decoded as JSON for whoever exports with ``--include-blobs`` and not ``--include-json``,
-else the sizes of NCCL's collectives are lost. The report stores the schemas beside them; only a single payload of plain
-integers is decoded.
-
-Backtraces of Python are for whoever asks which line launched a kernel (``show lines``). Each is a payload of a mark in
-a domain of its own. Exports hold payloads since schema 3.16; what does not fit is ignored.
-
-The layout, as seen in exports of nsys 2026: 32 bytes with the numbers of domain and schema and the sizes of the payload
-and of the whole, little-endian; then the payload.
+Backtraces of Python are for whoever asks which line launched a kernel (``show lines``), and exports with
+``--include-blobs``, since schema 3.16. Each is a binary payload of a mark in a domain of its own; what does not fit is
+ignored. The layout, as seen in exports of nsys 2026: 32 bytes with the numbers of domain and schema and the sizes of
+the payload and of the whole, little-endian; then the payload.
 """
 
-import json
 import struct
-from collections import defaultdict
 from dataclasses import replace
 from html import unescape
 from typing import Any, TypeAlias
@@ -31,7 +24,7 @@ from tracekit.causes import MARK, OTHER_EVENT, RAW_EVENT
 from tracekit.nsight import tables as nsight
 from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.rows import Names, encoded, strings_of, times_of_ranges
-from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request, TableSource, has
+from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request
 from tracekit.recording.provenance import LossCounters
 from tracekit.recording.tables import PUSH_POP, START_END, Launches, Ranges, nested
 from tracekit.recording.values import deepest, source_line, stack_text
@@ -49,7 +42,7 @@ _EVENTS = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES, nsight.DOMAIN_CREA
 
 
 def ranges_table(
-    events: pa.Table, strings: pa.Table, source: TableSource, ids: GlobalIds, launches: Launches, counters: LossCounters
+    events: pa.Table, strings: pa.Table, ids: GlobalIds, launches: Launches, counters: LossCounters
 ) -> tuple[Ranges, list[str], list[str]]:
     """The ranges in rows of NVTX_EVENTS, the distinct texts and the distinct names of domains.
 
@@ -57,7 +50,6 @@ def ranges_table(
     """
     if not events.num_rows:
         return Ranges.empty(), [], []
-    events = _with_json(events, source)
     types = integers(events, "eventType")
     used = np.isin(types, _EVENTS)
     if not used.all():
@@ -153,62 +145,6 @@ def _first_of(events: pa.Table, *columns: str) -> pa.Array | None:
 
 
 _HEADER = struct.Struct("<IIIIQQ")
-#: Types of integers in NVTX's header ``nvToolsExtPayload.h``, the last of them ``size_t``, as Python reads them.
-_FORMATS = dict(zip((*range(3, 19), 22), "hHiIqQqQbBhHiIqQQ", strict=True))
-_SCHEMA_COLUMNS = ("domainId", "schemaId", "flags", "type", "name", "offset")
-
-
-def _with_json(events: pa.Table, source: TableSource) -> pa.Table:
-    """Rows of NVTX_EVENTS with binary payloads as ``jsonText``, where they can be read and have no such text."""
-    if "binaryData" not in events.column_names:
-        return events
-    schemas, blobs = _schemas(source), events.column("binaryData").combine_chunks()
-    decoded = [None if blob is None else _json(blob, schemas) for blob in blobs.dictionary.to_pylist()]
-    texts = pa.chunked_array([pa.array(decoded, pa.string()).take(blobs.indices)])
-    rest = events.drop_columns(["binaryData"])
-    if "jsonText" in rest.column_names:
-        texts, rest = pc.coalesce(rest.column("jsonText").cast(pa.string()), texts), rest.drop_columns(["jsonText"])
-    return rest.append_column("jsonText", texts.dictionary_encode().cast(ENCODED_TEXT))
-
-
-#: By domain and schema, formats and offsets of integers by their names.
-_Schemas = dict[tuple[int, int], dict[str, tuple[str, int]]]
-
-
-def _payload_of(blob: bytes) -> tuple[tuple[int, int], bytes]:
-    """The domain and schema of a binary payload, and its content; nothing if it is none."""
-    if len(blob) < _HEADER.size:
-        return (0, 0), b""
-    domain, _, schema, _, size, whole = _HEADER.unpack_from(blob)
-    fits = len(blob) == whole == _HEADER.size + size
-    return (domain, schema), blob[_HEADER.size :] if fits else b""
-
-
-def _json(blob: bytes, schemas: _Schemas) -> str | None:
-    key, payload = _payload_of(blob)
-    if not payload or key not in schemas:
-        return None
-    fields = schemas[key]
-    if any(at + struct.calcsize(kind) > len(payload) for kind, at in fields.values()):
-        return None
-    return json.dumps({name: struct.unpack_from(kind, payload, at)[0] for name, (kind, at) in fields.items()})
-
-
-def _schemas(source: TableSource) -> _Schemas:
-    """The integers in each schema. Each process writes its own; a schema of which two differ is left out."""
-    schemas: defaultdict[tuple[int, int], dict[str, tuple[str, int]]] = defaultdict(dict)
-    differing = set()
-    table = nsight.PAYLOAD_ENTRIES
-    rows = source.values(table.name, _SCHEMA_COLUMNS) if has(source, table, *_SCHEMA_COLUMNS) else []
-    for domain, schema, flags, kind, name, offset in rows:
-        at = offset or 0
-        if kind in _FORMATS and not flags and isinstance(name, str) and isinstance(at, int) and at >= 0:
-            form = f"<{_FORMATS[kind]}", at
-            if schemas[domain, schema].setdefault(name, form) != form:
-                differing.add((domain, schema))
-    return {key: fields for key, fields in schemas.items() if key not in differing}
-
-
 #: Backtraces that nsys takes (``--python-backtrace``, ``--python-sampling``), as reports of nsys 2023.4 have them: the
 #: state of the thread, what took it (1 a sample, 2 an API call), the number of frames (upper bytes are not written);
 #: then of each frame the ids of function and file among the strings, and the line, the innermost first.
@@ -236,7 +172,8 @@ def with_backtraces(
 
 
 def _frames(blob: bytes) -> tuple[int, _Frames]:
-    payload = _payload_of(blob)[1]
+    size, whole = _HEADER.unpack_from(blob)[-2:] if len(blob) >= _HEADER.size else (0, 0)
+    payload = blob[_HEADER.size :] if len(blob) == whole == _HEADER.size + size else b""
     taken, count = _HEAD.unpack_from(payload)[1:] if len(payload) >= _HEAD_BYTES else (0, -1)
     if len(payload) != _HEAD_BYTES + count * _FRAME.itemsize:
         return 0, np.empty(0, _FRAME)

@@ -109,7 +109,7 @@ def _recording(
     work_rows = {name: tables.pop(name) for name in work.WORK_TABLES}
     device_work = pool.submit(work.work_table, work_rows, ids, names, counters)
     del work_rows
-    ranges, texts, domains = nvtx.ranges_table(tables.pop("nvtx"), strings, source, ids, launches, counters)
+    ranges, texts, domains = nvtx.ranges_table(tables.pop("nvtx"), strings, ids, launches, counters)
     all_work, inside_ns = operators.with_work(device_work.result())
     graph_nodes, graphs = work.graph_tables(tables, ids)
     os_waits, loading = waiting.os_waits_and_loading(others, strings, ids, names, counters)
