@@ -164,6 +164,18 @@ def test_what_reports_say_differently_of_a_module_is_null_and_counted_in_each(tm
     assert other.table("modules").equals(dataset.table("modules"))
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_module_is_one_with_its_like_of_another_report_also_where_that_has_two_of_its_path(tmp_path, order) -> None:
+    one, other = (
+        f"range 1 {size} {size + 1} {{'Module': 'a', 'TrainableParams': {{'w': [{size}]}}}}" for size in (2, 4)
+    )
+    paths = reports(tmp_path, f"{one}\n{other}", other)[::order]
+    calls = joined_here(paths, tmp_path / "run").table("calls", ["report", "module"]).to_pylist()
+    assert sorted(map(str, calls)) == [
+        str({"report": report, "module": path}) for report, path in (("rank0", "a"), ("rank0", "a~2"), ("rank1", "a~2"))
+    ]
+
+
 def test_of_the_paths_that_markers_record_another_than_the_module_s_own_counts(tmp_path: Path) -> None:
     paths = reports(tmp_path, *(f"range 1 0 9 {{'Module': 'a'}}\nrange 1 2 5 {{'Module': '{own}.b'}}" for own in "xay"))
     assert joined_here(paths, tmp_path / "run").table("modules").column("alias_of").to_pylist() == [None, "x.b"]

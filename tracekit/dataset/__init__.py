@@ -3,7 +3,3 @@
 ``opening`` reads it, ``writing`` writes one for a trace, ``joining`` makes one of those of several reports or of the
 processes of one, and ``per_report_modules`` finds the modules that they share. Knows no reports.
 """
-
-from tracekit.dataset.opening import Dataset, load
-
-__all__ = ["Dataset", "load"]

@@ -22,7 +22,7 @@ from tracekit.dataset.patterns import Pattern
 from tracekit.errors import DatasetError, UsageError, did_you_mean
 from tracekit.schema import CATEGORY, Column, TypedTable
 from tracekit.schema.tables import DECLARED
-from tracekit.storage.locations import Given, Location, in_order, is_remote, listed, location, reachable
+from tracekit.storage.locations import Given, Location, in_order, is_remote, location, reachable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -269,7 +269,8 @@ class Dataset:
     def _check_folders(self, name: str) -> None:
         """Other programs read whatever is in the folder of a table, so it holds only the reports of the manifest."""
         if is_remote(whole := self.folder / f"{name}.parquet"):
-            listed(whole)
+            if not whole.protocol.startswith("http"):  # which has no lists that one can trust
+                whole.fs.find(whole.path)  # remembers all sizes: one request instead of one for each file
             return
         folders = {path.name for path in whole.iterdir() if path.name.startswith(f"{REPORT}=")}
         reports = self._as_written["reports"]

@@ -34,7 +34,7 @@ def _first(tree: Tree) -> tuple[bool, tuple[int, int]]:
     return tree.first is None, tree.first or (0, 0)
 
 
-_NUMBERED = re.compile(r"(.*)~\d+", re.DOTALL)
+_NUMBER = re.compile(r"~\d+\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,9 @@ def _roots(rows: list[dict[str, Any]], source: int, missing: str | None, called:
     trees: list[Tree] = []
     roots: list[Tree] = []
     for number, row in enumerate(rows):
-        name = _own_name(row["name"], row["alias_of"])
+        # Markers have the name without the number that sets it apart from others of its path.
+        plain = _NUMBER.sub("", row["name"])
+        name = plain if (row["alias_of"] or "").rpartition(".")[2] == plain else row["name"]
         first = (called[number], number) if number in called else None
         tree = Tree(name, source, number, facts_in(row, missing), first=first, kind=row["kind"])
         trees.append(tree)
@@ -164,13 +166,6 @@ def _roots(rows: list[dict[str, Any]], source: int, missing: str | None, called:
     for tree in reversed(trees) if called else ():
         tree.first = min((one.first for one in (tree, *tree.below) if one.first), default=None)
     return roots
-
-
-def _own_name(name: str, alias: str | None) -> str:
-    """A module's name without the number that sets it apart from others of its path: markers have the plain name."""
-    match = _NUMBERED.fullmatch(name)
-    plain = match.group(1) if match else name
-    return plain if alias is not None and alias.rpartition(".")[2] == plain else name
 
 
 def facts_in(row: dict[str, Any], missing: str | None) -> Facts:

@@ -9,7 +9,7 @@ the report's changes. Everything else that was recorded there is no part of the 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from tracekit.trace.launching import launched
 
 #: What a report lacks whose replays cannot be attributed without their graph captures.
 GRAPH_CAPTURES = "graph captures"
+T = TypeVar("T", Launches, Ranges)
 _SUFFIXES = (".json", ".json.gz")
 _EXPECTED = (
     "expected a Chrome trace in which a CUDA graph is captured (SGLang: --enable-profile-cuda-graph, vLLM: "
@@ -40,13 +41,14 @@ _EXPECTED = (
 
 
 class Captured(NamedTuple):
-    """What of a recording went on during its graph captures.
+    """What went on during the graph captures of a trace.
 
     Attributes:
-        recording: The recording, with these launches, ranges and nodes, and calls that changed graphs later; no work.
+        recording: The trace's, with these launches, ranges and nodes, and calls that changed graphs later; no work.
         around: Which ranges were open before a graph capture began and after it had ended.
     """
 
+    path: Path
     recording: Recording
     around: Flags
 
@@ -54,18 +56,6 @@ class Captured(NamedTuple):
     def processes(self) -> Rows:
         """Rows of the processes that captured."""
         return np.unique(self.recording.threads.process[self.recording.launches.thread])
-
-    def texts(self, *, around: bool = False) -> Rows:
-        """Rows of the texts of its ranges, all of which have one, or only of those around graph captures."""
-        text = self.recording.ranges.text
-        return np.unique(text[self.around] if around else text)
-
-
-class CaptureTrace(NamedTuple):
-    """A trace of graph captures."""
-
-    path: Path
-    captured: Captured
 
 
 def with_graph_captures(path: Path, recording: Recording, captures: Sequence[Path], *, required: bool) -> Recording:
@@ -80,18 +70,18 @@ def with_graph_captures(path: Path, recording: Recording, captures: Sequence[Pat
         remedy = "record the graph capture in the report itself, and leave out --graph-captures"
         raise ReportError(path, problem, remedy)
     # Given twice, or the report itself: what it holds would not be certain any more.
-    traces = [one for one in _distinct(map(_read, _files(captures))) if not _is_copy(recording, one.captured.recording)]
-    own = [one for one in traces if (_rows(recording, one.captured)[one.captured.processes] >= 0).any()]
+    traces = [one for one in _distinct(map(_read, _files(captures))) if not _is_copy(recording, one.recording)]
     if not traces:
         return recording
+    processes = {one.path: _rows(recording, one.recording) for one in traces}
+    own = [one for one in traces if (processes[one.path][one.processes] >= 0).any()]
     if not own:
-        return _without(path, recording, traces, required=required)
+        return _without(path, recording, traces[0], required=required)
     numbering = Numbering(recording.texts)
-    around = {recording.texts[row] for row in texts_around_replays(recording).tolist()}
-    for one in sorted(own, key=lambda trace: trace.captured.recording.source.started_utc_ns or 0):
-        texts = _texts(one.captured, numbering, around)
-        recording = joined(recording, one.captured, _rows(recording, one.captured), texts)
-    of_captures = [data for one in own for data in one.captured.recording.missing if data.what == "names of modules"]
+    around = texts_around_replays(recording)
+    for one in sorted(own, key=lambda trace: trace.recording.source.started_utc_ns or 0):
+        recording = joined(recording, one.recording, processes[one.path], _texts(one, numbering, around))
+    of_captures = [data for one in own for data in one.recording.missing if data.what == "names of modules"]
     missing = [data for data in recording.missing if data.what != GRAPH_CAPTURES]
     return replace(recording, missing=tuple(dict.fromkeys([*missing, *of_captures])))
 
@@ -107,7 +97,7 @@ def _files(captures: Sequence[Path]) -> Iterator[Path]:
         yield from files
 
 
-def _read(path: Path) -> CaptureTrace:
+def _read(path: Path) -> Captured:
     reader = reader_for(path)
     if reader is not kineto:
         raise ReportError(path, "is no Chrome trace", _EXPECTED)
@@ -115,17 +105,14 @@ def _read(path: Path) -> CaptureTrace:
         recording = reader.read(path, no_progress)
     except OSError as error:
         raise ReportError(path, f"cannot be read ({reason_of(error)})", "check its disk or network") from None
-    captured = captured_in(recording, launched(recording).launch)
-    if captured is None:
-        raise ReportError(path, "holds no graph capture", _EXPECTED)
-    return CaptureTrace(path, captured)
+    return _captured_in(path, recording)
 
 
-def _distinct(traces: Iterable[CaptureTrace]) -> list[CaptureTrace]:
+def _distinct(traces: Iterable[Captured]) -> list[Captured]:
     """Each trace once; copies may be compressed or written again, but their calls have the same times."""
-    known: dict[object, CaptureTrace] = {}
+    known: dict[object, Captured] = {}
     for one in traces:
-        recording = one.captured.recording
+        recording = one.recording
         pids, ranks = recording.threads.process_pid.tolist(), recording.process_rank.tolist()
         times = recording.launches.start_ns.tobytes()
         known.setdefault((recording.source.started_utc_ns, *pids, *ranks, times), one)
@@ -137,8 +124,8 @@ def _is_copy(report: Recording, other: Recording) -> bool:
     return same and bool(np.isin(other.launches.start_ns, report.launches.start_ns).all())
 
 
-def _rows(report: Recording, captured: Captured) -> Rows:
-    other = captured.recording
+def _rows(report: Recording, other: Recording) -> Rows:
+    """For each process of a trace its row in the report; -1 if it is not there, or has another rank."""
     row = positions(other.threads.process_pid, report.threads.process_pid)
     ours, theirs = np.append(report.process_rank, -1)[row], other.process_rank
     return np.where((ours >= 0) & (theirs >= 0) & (ours != theirs), -1, row)
@@ -149,26 +136,27 @@ def _texts(captured: Captured, numbering: Numbering, around: set[str]) -> list[s
 
     ``around`` are texts of the report's ranges in which graphs were launched.
     """
-    texts: list[str | None] = list(captured.recording.texts)
-    decoded = decode(captured.recording.texts)
+    recording = captured.recording
+    texts: list[str | None] = list(recording.texts)
+    decoded = decode(recording.texts)
     steps = decoded.rows(StepMarker)[decoded.of_text].tolist()
-    for row, (text, is_step) in enumerate(zip(captured.recording.texts, steps, strict=True)):
+    for row, (text, is_step) in enumerate(zip(recording.texts, steps, strict=True)):
         if is_step or ((phase := phase_of(text)) is not None and phase.code == COMPILE):
             texts[row] = None
-    own = [text for row in captured.texts().tolist() if (text := texts[row]) is not None]
-    around_both = around.intersection(captured.recording.texts[row] for row in captured.texts(around=True).tolist())
+    of_ranges = recording.ranges.text
+    own = [text for row in np.unique(of_ranges).tolist() if (text := texts[row]) is not None]
+    around_both = around.intersection(recording.texts[row] for row in np.unique(of_ranges[captured.around]).tolist())
     renamed = numbering.renamed(own, around_both)
     return [renamed.get(text, text) if text is not None else None for text in texts]
 
 
-def _without(path: Path, recording: Recording, traces: list[CaptureTrace], *, required: bool) -> Recording:
+def _without(path: Path, recording: Recording, other: Captured, *, required: bool) -> Recording:
     """The recording without graph captures, since those given are of other processes; an error if there must be one."""
     remedy = "give the graph capture of the same process, recorded in the same run"
     if required:
-        other = traces[0].captured
         makers = _in_words(other.recording, other.recording.threads.process_pid[other.processes])
         problem = f"is of {makers}, but {path.name} is of {_in_words(recording, recording.threads.process_pid)}"
-        raise ReportError(traces[0].path, problem, remedy)
+        raise ReportError(other.path, problem, remedy)
     missing = [data for data in recording.missing if data.what != GRAPH_CAPTURES]
     reason = MissingData(GRAPH_CAPTURES, f"those given are of other processes; {remedy}")
     return replace(recording, missing=(*missing, reason))
@@ -182,15 +170,14 @@ def _in_words(recording: Recording, pids: Ints) -> str:
 _LAST = np.iinfo(np.int64).max
 
 
-def captured_in(recording: Recording, launch: Rows) -> Captured | None:
-    """Finds what went on during graph captures; None if there is none."""
+def _captured_in(path: Path, recording: Recording) -> Captured:
     axis = thread_axis(recording)
     works = np.zeros(len(recording.launches) + 1, dtype=bool)
-    works[launch] = True
+    works[launched(recording).launch] = True
     windows = graph_captures_of(recording, axis, clone_chains(recording), works[:-1]).windows
     captured = np.flatnonzero((windows.at(axis.launch_start, axis.launch_end) >= 0) & ~works[:-1])
     if not captured.size:
-        return None
+        raise ReportError(path, "holds no graph capture", _EXPECTED)
     process = recording.threads.process[recording.launches.thread]
     updates = np.flatnonzero(is_update(recording) & np.isin(process, process[captured]))
     rows, around = _ranges(axis, windows)
@@ -202,7 +189,7 @@ def captured_in(recording: Recording, launch: Rows) -> Captured | None:
         allocations=Allocations.empty(),
         inside_ns=None,
     )
-    return Captured(part, around)
+    return Captured(path, part, around)
 
 
 def _ranges(axis: ThreadAxis, windows: Windows) -> tuple[Rows, Flags]:
@@ -212,22 +199,21 @@ def _ranges(axis: ThreadAxis, windows: Windows) -> tuple[Rows, Flags]:
     return rows, np.asarray(end[np.searchsorted(windows.begin, axis.range_start[rows])] <= axis.range_end[rows])
 
 
-def texts_around_replays(recording: Recording) -> Rows:
-    """Rows of the texts of ranges in which a graph was launched."""
+def texts_around_replays(recording: Recording) -> set[str]:
+    """The texts of ranges in which a graph was launched."""
     axis = thread_axis(recording)
     at = np.sort(axis.launch_start[roles_of(recording) == GRAPH_LAUNCH])
     holds = np.searchsorted(at, axis.range_end) > np.searchsorted(at, axis.range_start)
     texts = np.unique(recording.ranges.text[holds & axis.ends_here])
-    return texts[texts >= 0]
+    return {recording.texts[row] for row in texts[texts >= 0].tolist()}
 
 
-def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence[str | None]) -> Recording:
+def joined(report: Recording, other: Recording, process: Rows, texts: Sequence[str | None]) -> Recording:
     """The report's recording with what went on during graph captures.
 
     ``process`` is the row in the report of every process of the other recording; those with -1 are left out.
     ``texts`` are what stands for the other's texts; ranges of those with None are left out.
     """
-    other = captured.recording
     threads, thread = _threads(report.threads, other.threads, process[other.threads.process])
     of_text, known_texts = _merged(report.texts, texts)
     of_name, names = _merged(report.names, other.names)
@@ -238,10 +224,8 @@ def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence
     # Ids of calls are those of the other session; work of the report has nothing to do with them.
     nothing = np.zeros(len(launches), dtype=np.int64)
     launches = replace(launches, name=lookup(of_name, launches.name), kernel=lookup(of_name, launches.kernel))
-    launches = replace(launches, thread=thread[launches.thread], correlation_id=nothing, stack=nothing - 1)
-    launches = replace(launches, start_ns=launches.start_ns + shift, end_ns=launches.end_ns + shift)
-    ranges = replace(ranges, thread=thread[ranges.thread], text=lookup(of_text, ranges.text))
-    ranges = replace(ranges, start_ns=ranges.start_ns + shift, end_ns=ranges.end_ns + shift)
+    launches = _moved(replace(launches, correlation_id=nothing, stack=nothing - 1), thread, shift)
+    ranges = _moved(replace(ranges, text=lookup(of_text, ranges.text)), thread, shift)
     return replace(
         report,
         threads=threads,
@@ -253,6 +237,11 @@ def joined(report: Recording, captured: Captured, process: Rows, texts: Sequence
         attached_threads=report.attached_threads | {*thread[thread >= 0].tolist()},
         graph_captures=(*report.graph_captures, other.source),
     )
+
+
+def _moved(table: T, thread: Rows, shift: int) -> T:
+    times = {name: getattr(table, name) + shift for name in ("start_ns", "end_ns")}
+    return replace(table, thread=thread[table.thread], **times)
 
 
 def _merged(known: Sequence[str], others: Sequence[str | None]) -> tuple[Ints, list[str]]:

@@ -8,7 +8,6 @@ import traceback
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count
@@ -27,7 +26,7 @@ from tracekit.pipeline.stages import ParseOptions, Run, needed_bytes
 from tracekit.progress import Progress, of_all
 from tracekit.readers import reader_for
 from tracekit.storage.local_copies import local_copy, temp_dir
-from tracekit.storage.locations import Location, is_remote
+from tracekit.storage.locations import Location, in_order, is_remote
 
 #: Distance between the first ids of reports. No report has so many rows, and with up to 8,000 reports every id is exact
 #: as a floating-point number. ``id >> 40`` is the report's number.
@@ -35,8 +34,6 @@ IDS_PER_REPORT = 1 << 40
 
 #: A terminal shows so many reports one below the other.
 _MOST_NAMED = 16
-#: Sizes that are asked for at once, which at URLs are requests.
-_ASKED_AT_ONCE = 16
 #: The part of a report's progress that each stage covers.
 _STAGES = {
     "bringing": (0.0, 0.2),
@@ -147,8 +144,7 @@ def _safe(text: str) -> str:
 
 
 def _here(engine: Engine, work: Sequence[_Work], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
-    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-        needed = [*pool.map(needed_bytes, [report for _, report, _ in work])]
+    needed = in_order(needed_bytes, [report for _, report, _ in work], work[0][1])
     tasks = [
         Task(part.name, partial(parsed_into, part.folder, report, options), bytes_)
         for (part, report, options), bytes_ in zip(work, needed, strict=True)

@@ -128,12 +128,6 @@ def text_of(place: Location) -> str:
     return content.decode("utf-8")
 
 
-def listed(place: UPath) -> None:
-    """Lets a file system remember the sizes of all files below a URL: one request instead of one for each file."""
-    if not place.protocol.startswith("http"):  # which has no lists that one can trust
-        place.fs.find(place.path)
-
-
 def at_once(place: Location) -> int:
     """How many requests a place may have at once; where each waits for its answer, it need not bear several."""
     return _AT_ONCE if is_remote(place) and getattr(place.fs, "async_impl", False) else 1
