@@ -15,7 +15,7 @@ import tracekit
 from tests.command import command
 from tests.golden import Parse
 from tests.trace_lines import report
-from tracekit.arrays.intervals import MOST_LANES, lanes, nested_lanes
+from tracekit.arrays.intervals import MOST_LANES, lanes
 from tracekit.dataset.opening import Dataset
 from tracekit.exports.timeline import for_sums, for_truncation
 
@@ -202,7 +202,7 @@ CALLS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0,
 def test_slices_of_a_lane_nest_or_are_apart_and_only_overlaps_open_lanes(calls: list[tuple[int, int, int]]) -> None:
     track, start, length = (np.array([call[at] for call in calls], np.int64) for at in range(3))
     parent = np.array([parent_of(calls, row) for row in range(len(calls))], np.int64)
-    lane = nested_lanes(track, start, start + length, parent)
+    lane = lanes(track, start, start + length, parent)
     for one, other in combinations(range(len(calls)), 2):
         if (track[one], lane[one]) == (track[other], lane[other]):
             assert not crossing(calls[one], calls[other])
@@ -233,7 +233,7 @@ def parent_of(calls: list[tuple[int, int, int]], row: int) -> int:
 def test_lanes_are_not_without_number() -> None:
     many = np.arange(1_000, dtype=np.int64)
     assert lanes(many * 0, many, many + 5_000).max() == MOST_LANES - 1
-    assert nested_lanes(many * 0, many, many + 5_000, many * 0 - 1).max() == MOST_LANES - 1
+    assert lanes(many * 0, many, many + 5_000, many * 0 - 1).max() == MOST_LANES - 1
 
 
 @given(CALLS)

@@ -7,7 +7,6 @@ it, or -1. Along the chain of parents the ends never decrease: this holds for pr
 overlapping ones alike, and is what :func:`innermost` relies on.
 """
 
-import heapq
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -320,44 +319,26 @@ def covered(start: Ints, end: Ints) -> Covered:
     return Covered(start, end, np.cumsum(end - start) - (end - start))
 
 
-def lanes(stream: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
-    """The lane of every interval, so that none overlap on a lane of a stream: 0 unless an earlier one still runs."""
-    lane = np.zeros(stream.size, np.int64)
-    order = np.lexsort((end_ns, start_ns, stream))
-    same = stream[order][1:] == stream[order][:-1]
-    # If no interval overlaps the one before it, none overlap at all.
-    overlapping = same & (start_ns[order][1:] < end_ns[order][:-1])
-    crowded = np.unique(stream[order][1:][overlapping])
-    rows = order[np.isin(stream[order], crowded)]
-    columns = (column.tolist() for column in (rows, stream[rows], start_ns[rows], end_ns[rows]))
-    open_: list[tuple[int, int]] = []
-    free: list[int] = []
-    last = None
-    for row, stream_of_row, start, end in zip(*columns, strict=True):
-        if stream_of_row != last:
-            open_, free, last = [], [], stream_of_row
-        while open_ and open_[0][0] <= start:
-            heapq.heappush(free, heapq.heappop(open_)[1])
-        lane[row] = heapq.heappop(free) if free else min(len(open_), MOST_LANES - 1)
-        heapq.heappush(open_, (end, int(lane[row])))
-    return lane
+def lanes(track: Ints, start: Ints, end: Ints, parent: Rows | None = None) -> Ints:
+    """The lane of every interval, the lowest that is free, so that none overlap on a lane of a track.
 
-
-def nested_lanes(track: Ints, start: Ints, end: Ints, parent: Rows) -> Ints:
-    """The lane of every interval, so that those on one lane of a track are nested or apart; the lowest that is free.
-
-    An interval with a parent on its track is on the parent's lane if it fits there, and never below any other interval.
-
-    ``parent`` is the row of the interval that contains each, or -1.
+    With ``parent``, the row of the interval that contains each, or -1, those on one lane may also be nested: an
+    interval with a parent on its track is on the parent's lane if it fits there, and never below any other interval.
     """
     lane = np.zeros(track.size, np.int64)
     begin, stop = one_axis([track, track], [start, end])
-    order = nesting_order(begin, stop)
-    lasting = order[stop[order] > begin[order]]
-    rows = order[np.isin(track[order], _crossed(track[lasting], begin[lasting], stop[lasting]))]
-    if rows.size:
-        on_track = (parent >= 0) & (track[parent] == track)
-        lane[rows] = _lanes(rows, begin, stop, np.where(on_track, parent, -1))
+    if parent is None:
+        # If no interval overlaps the one before it, none overlap at all.
+        order = np.lexsort((stop, begin))
+        crowded = track[order[1:]][begin[order[1:]] < stop[order[:-1]]]
+        above = np.full(track.size, -1)
+    else:
+        order = nesting_order(begin, stop)
+        lasting = order[stop[order] > begin[order]]
+        crowded = _crossed(track[lasting], begin[lasting], stop[lasting])
+        above = np.where((parent >= 0) & (track[parent] == track), parent, -1)
+    rows = order[np.isin(track[order], crowded)]
+    lane[rows] = _lanes(*(column.tolist() for column in (rows, begin[rows], stop[rows], above[rows])))
     return lane
 
 
@@ -366,20 +347,20 @@ def _crossed(track: Ints, start: Ints, end: Ints) -> Ints:
     return np.unique(track[open_ != parents(start, end)[1]])
 
 
-def _lanes(rows: Rows, start: Ints, end: Ints, parent: Rows) -> list[int]:
-    """The lanes of some rows in nesting order; an interval that ends where another starts makes room for it."""
+def _lanes(rows: list[int], start: list[int], end: list[int], parent: list[int]) -> list[int]:
+    """The lanes of some rows in order; an interval that ends where another starts makes room for it."""
     lane: dict[int, int] = {}
-    open_: list[list[int]] = [[]]
-    for row in rows.tolist():
+    open_: list[list[tuple[int, int]]] = [[]]
+    for row, begin, stop, above in zip(rows, start, end, parent, strict=True):
         for stack in open_:
-            while stack and end[stack[-1]] <= start[row]:
+            while stack and stack[-1][1] <= begin:
                 stack.pop()
-        at = lane.get(parent[row], 0)
-        if open_[at][-1:] != [parent[row]]:
+        at = lane.get(above, 0)
+        if not open_[at] or open_[at][-1][0] != above:
             free = (at for at, stack in enumerate(open_) if not stack)
             at = min(next(free, len(open_)), MOST_LANES - 1)
         if at == len(open_):
             open_.append([])
-        open_[at].append(row)
+        open_[at].append((row, stop))
         lane[row] = at
-    return [lane[row] for row in rows.tolist()]
+    return [lane[row] for row in rows]

@@ -28,7 +28,7 @@ from tracekit.aggregates.subtrees import hierarchy
 from tracekit.arrays.codes import labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped
-from tracekit.arrays.intervals import lanes, nested_lanes
+from tracekit.arrays.intervals import lanes
 from tracekit.arrays.text import json_text
 from tracekit.arrays.types import Ints
 from tracekit.dataset.opening import REPORT, Dataset
@@ -220,10 +220,8 @@ class _Timeline:
         whole = self._dataset.table(table, ["start_ns", "end_ns", *keys, *ids])
         start, end = (np.asarray(whole.column(name)) for name in ("start_ns", "end_ns"))
         track = _numbered(whole, keys)
-        if not ids:
-            return lanes(track, start, end)
-        row_id, parent_id = (integers(whole, name) for name in ids)
-        return nested_lanes(track, start, end, positions(parent_id, row_id))
+        parent = positions(integers(whole, ids[1]), integers(whole, ids[0])) if ids else None
+        return lanes(track, start, end, parent)
 
     def _pieces(self, table: str, columns: list[str], lane: Ints) -> Iterator[tuple[pa.Table, Ints]]:
         first = 0
