@@ -30,7 +30,7 @@ PROGRAMS = (
         about="roofline's TFLOP/s of a product are those by events of the GPU; product and copy beside NVIDIA's peaks",
         rules=("roofline",),
         module=(_PROGRAMS, "peaks", "measured.json"),
-        target=f"{_PROGRAMS}:product",
+        arguments=(f"{_PROGRAMS}:product",),
         warmup=(EAGER,) * 10,
         steps=(EAGER,) * 20,
     ),
@@ -39,7 +39,7 @@ PROGRAMS = (
         about="no clock contradicts the launch of any work; the least and the median time from launch to start, in ns",
         rules=("clocks",),
         needs_gpu=True,
-        target="tracekit.selftest.models:make",
+        arguments=("tracekit.selftest.models:make",),
         warmup=(EAGER,) * 10,
         steps=(EAGER,) * 200,  # for long enough that clocks may drift
     ),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import command, refusal
+from tests.command import command
 from tests.gpu import __main__ as maintainers, measures
 from tests.selftest.endings import failing, passing
 from tracekit import selftest
@@ -47,14 +47,6 @@ def test_what_makes_no_sense_is_refused_in_one_line(arguments: str, said: str, t
     outcome = command("doctor", *arguments.split())
     assert (outcome.code, outcome.out, outcome.err) == (2, "", f"tracekit: {said}\n")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_existing_folder_is_refused_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine").write_text("mine")
-    problem = "already exists and is not the folder of a self-test; choose another folder"
-    line = refusal(command("doctor", "--prove", tmp_path / "out"), tmp_path / "out")
-    assert line == f"tracekit: {tmp_path / 'out'}: {problem}\n"
 
 
 def test_maintainers_have_all_programs_and_the_measures(tmp_path: Path, monkeypatch, capsys) -> None:

@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from fractions import Fraction
 from functools import cached_property
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -163,20 +162,17 @@ def _call_problems(case: Case, truth: Row, expected: int, steps: Collection[int]
     columns = ("parent_call_id", "module", "phase", "inputs", "pid", "step_id", "start_ns")
     if len(truth["calls"]) < expected:
         return [f"the program's own hooks counted {len(truth['calls'])} calls of {expected}, so there is no truth"]
-    trees: list[list[Row]] = []
-    for row in sorted(case.rows("calls", *columns), key=lambda row: int(row["start_ns"])):
-        if row["pid"] == truth["pid"] and row["phase"] != "backward":
-            trees += [[]] if row["parent_call_id"] is None else []
-            trees[-1].append(row)
-    trees = [tree for tree in trees if steps is None or tree[0]["step_id"] in steps]
-    problems = []
-    if len(trees) != expected:
-        problems.append(f"{len(trees)} calls of the model are in the report, expected {expected}")
-    for number, (tree, true) in enumerate(zip(trees, truth["calls"][-expected:], strict=False)):
-        recorded = [[row["module"], row["inputs"][0] if row["inputs"] else None] for row in tree]
-        differ = (pair for pair in zip_longest(recorded, true) if pair[0] != pair[1])
-        problems += [f"call {number} of the model has {pair[0]}, expected {pair[1]}" for pair in islice(differ, 1)]
-    return shortened(problems)
+    rows = sorted(case.rows("calls", *columns), key=lambda row: int(row["start_ns"]))
+    rows = [row for row in rows if row["pid"] == truth["pid"] and row["phase"] != "backward"]
+    rows = [row for row in rows if steps is None or row["step_id"] in steps]
+    recorded = [[row["module"], row["inputs"][0] if row["inputs"] else None] for row in rows]
+    true = [call for calls in truth["calls"][-expected:] for call in calls]
+    outermost = sum(row["parent_call_id"] is None for row in rows)
+    if outermost != expected:
+        return [f"{outermost} calls of the model are in the report, expected {expected}"]
+    pairs = enumerate(zip_longest(recorded, true))
+    differ = (f"call {at} in the model is of {one}, expected {other}" for at, (one, other) in pairs if one != other)
+    return list(islice(differ, 1))
 
 
 def _linear_calls(case: Case) -> Counter[str]:
@@ -199,7 +195,7 @@ def _products(case: Case) -> Evidence:
             if row["module"] != owner:
                 wrong.append(f"{row['op']} {row['op_shapes']} is of {row['module'] or row['cause']}, expected {owner}")
     # A backward call has two: the gradients of the input and of the weight.
-    times = {"forward": 1, "backward": 2} if "--backward" in case.program.options else {"forward": 1}
+    times = {"forward": 1, "backward": 2} if "--backward" in case.program.arguments else {"forward": 1}
     few = [
         f"{path} has {counts[path, phase]} products ({phase}), expected at least {number * each}"
         for path, number in _linear_calls(case).items()
@@ -225,15 +221,16 @@ def _compiled(case: Case) -> Evidence:
 
 
 def _processes(case: Case) -> Evidence:
-    calls = [len(truth["calls"]) for truth in case.truths]
-    problems = [] if sorted(calls) == sorted(WORKERS) else [f"the processes made {calls} calls, expected {WORKERS}"]
-    for truth, made in zip(case.truths, calls, strict=True):
-        problems += _call_problems(case, truth, made)
+    truths = sorted(case.truths, key=lambda truth: len(truth["calls"]))
+    calls = [len(truth["calls"]) for truth in truths]
+    if calls != list(WORKERS):
+        return Evidence([f"the processes made {calls} calls, expected {WORKERS}"])
+    problems = [problem for truth in truths for problem in _call_problems(case, truth, len(truth["calls"]))]
     work = Counter((row["pid"], row["module"]) for row in case.rows("kernels", "pid", "module"))
-    for path in case.truths[0]["linears"]:
-        counts = [work[truth["pid"], path] for truth in case.truths]
-        if 0 in counts or len({Fraction(*pair) for pair in zip(counts, calls, strict=True)}) > 1:
-            problems.append(f"{path} has {counts} kernels in the processes, not as their calls")
+    for path in truths[0]["linears"]:
+        first, second = (work[truth["pid"], path] for truth in truths)
+        if not first or first * calls[1] != second * calls[0]:
+            problems.append(f"{path} has {first} and {second} kernels in the processes, not as their calls")
     return Evidence(problems, {"processes": len({pid for pid, _ in work})})
 
 

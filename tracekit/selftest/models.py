@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import ExitStack
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -67,23 +67,22 @@ def observe(model: nn.Module) -> nn.Module:
     """
     #: One list for each call of the model: all calls in it, in order, itself first.
     calls: list[list[tuple[str, list[int] | None]]] = []
-    opened: list[tuple[str, nn.Module, ExitStack]] = []
+    opened: list[tuple[str, nn.Module, record_function]] = []
 
     def before(module: nn.Module, args: tuple[Any, ...]) -> None:
+        path = type(module).__name__
         if opened:
-            path, around, _ = opened[-1]
-            names = {id(part): name for name, part in around.named_modules(remove_duplicate=False)}
-            path = f"{path}.{names[id(module)]}"
+            above, around, _ = opened[-1]
+            path = next(f"{above}.{name}" for name, part in around.named_modules() if part is module)
         else:
-            path = type(module).__name__
             calls.append([])
         calls[-1].append((path, list(args[0].shape) if args and isinstance(args[0], Tensor) else None))
-        span = ExitStack()
-        span.enter_context(record_function(f"{PREFIX}{path}"))
+        span = record_function(f"{PREFIX}{path}")
+        span.__enter__()  # type: ignore[no-untyped-call]
         opened.append((path, module, span))
 
     def after(*_: object) -> None:
-        opened.pop()[2].close()
+        opened.pop()[2].__exit__(None, None, None)
 
     record_truth(calls=calls, linears=linears(model))
     for module in model.modules():
@@ -154,49 +153,47 @@ def make_compiled() -> tuple[nn.Module, Tensor]:
     return model, model.example()
 
 
-class CudaGraph:
-    """One call of the model, captured as a CUDA graph."""
+def cuda_graph(model: nn.Module, x: Tensor) -> Callable[[], Tensor]:
+    """Captures a call of the model as a CUDA graph. Returns the function that replays it.
 
-    def __init__(self, model: nn.Module, x: Tensor) -> None:
-        self._model, self._x = model, x
-        self._graph = torch.cuda.CUDAGraph()
-        self._result = x
+    Before, the model runs on a side stream: cuBLAS asks for its memory at its first call.
+    """
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        model(x)
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result: Tensor = model(x)
 
-    def capture(self) -> None:
-        """Captures a call. On a side stream, it has run before: cuBLAS asks for its memory at its first call."""
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            self._model(self._x)
-        torch.cuda.current_stream().wait_stream(side)
-        torch.cuda.synchronize()
-        with torch.cuda.graph(self._graph):
-            self._result = self._model(self._x)
+    def replay() -> Tensor:
+        graph.replay()
+        return result
 
-    def replay(self) -> Tensor:
-        """Replays the call."""
-        self._graph.replay()
-        return self._result
+    return replay
 
 
 @torch.no_grad()
-def _replay(model: Chain, program: str) -> None:
+def _replay(program: str) -> None:
     from tracekit.capture import step  # noqa: PLC0415 - scripts do without
 
     row = next(row for row in PROGRAMS if row.name == program)
+    model = chain()
     x = model.example()
+    replay: Callable[[], Tensor]
     with step(row.warmup[0]):
         expected = model(x)
-        graph = CudaGraph(model, x)
         synchronize()
     observe(model)
     right = True
     for kind in (*row.warmup[1:], *row.steps):
         with step(kind):
             if kind == CAPTURE:
-                graph.capture()
+                replay = cuda_graph(model, x)
             else:
-                right &= same(graph.replay() if kind == REPLAY else model(x), expected)
+                right &= same(replay() if kind == REPLAY else model(x), expected)
             synchronize()
     record_truth(right=right)
 
@@ -206,14 +203,8 @@ def same(result: object, expected: Tensor) -> bool:
     return isinstance(result, Tensor) and torch.allclose(result, expected, rtol=1e-2, atol=1e-3)
 
 
-def replay_in_warmup() -> None:
-    """Replays a CUDA graph that is captured in the warm-up."""
-    _replay(chain(), "graph_in_warmup")
-
-
-def replay_in_window() -> None:
-    """Replays a CUDA graph whose capture is recorded, too."""
-    _replay(chain(), "graph_in_window")
+#: Replay a CUDA graph that is captured in the warm-up, and one whose capture is recorded, too.
+replay_in_warmup, replay_in_window = partial(_replay, "graph_in_warmup"), partial(_replay, "graph_in_window")
 
 
 def pieces(*, copy_inputs: bool = True) -> tuple[Chain, nn.Module]:

@@ -18,7 +18,6 @@ LAYERS = 2
 WORKERS = (2, 3)
 
 MODELS = "tracekit.selftest.models"
-_SCRIPT = str(Path(__file__).with_name("models.py"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +30,7 @@ class Program:
         rules: Names of what is compared.
         limit_s: How long it may take, in seconds.
         needs_gpu: Whether it is missing without a GPU.
-        target, options, command: Of ``tracekit capture``; nothing is recorded without a target and a command.
+        arguments: Of ``tracekit capture``, the target first; nothing is recorded without any.
         module: A module and its arguments that are run before, in the folder of the report; none if empty.
         engine: ``nsys`` or ``torch``; None for the best one here.
         warmup, steps: What the steps before the recording and in it do.
@@ -42,9 +41,7 @@ class Program:
     rules: tuple[str, ...]
     limit_s: int = 300
     needs_gpu: bool = False
-    target: str = ""
-    options: tuple[str, ...] = ()
-    command: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
     module: tuple[str, ...] = ()
     engine: str | None = None
     warmup: tuple[str, ...] = (EAGER, EAGER)
@@ -62,7 +59,7 @@ PROGRAMS = (
         name="markers",
         about="markers under nsys are the calls that hooks counted",
         rules=("calls",),
-        target=f"{MODELS}:make",
+        arguments=(f"{MODELS}:make",),
         engine="nsys",
     ),
     Program(
@@ -70,8 +67,7 @@ PROGRAMS = (
         about="calls are those that hooks counted; work and time by module are those of torch.profiler's own trace, to "
         "the ns",
         rules=("calls", "times"),
-        target=f"{MODELS}:make",
-        options=("--hierarchy",),
+        arguments=(f"{MODELS}:make", "--hierarchy"),
         engine="torch",
     ),
     Program(
@@ -79,15 +75,14 @@ PROGRAMS = (
         about="with --backward and --ops, each Linear has as many backward calls as forward ones, and every product is "
         "of the module whose weight has its shape: one in each forward call, two in each backward one",
         rules=("calls", "products", "backward"),
-        target=f"{MODELS}:make",
-        options=("--backward", "--ops"),
+        arguments=(f"{MODELS}:make", "--backward", "--ops"),
     ),
     Program(
         name="graph_in_window",
         about="a graph captured while recording: each replay has the kernels of an eager step, each of the same module",
         rules=("right", "replays"),
         needs_gpu=True,
-        target=f"{MODELS}:replay_in_window",
+        arguments=(f"{MODELS}:replay_in_window",),
         steps=(CAPTURE, EAGER, REPLAY, REPLAY),
     ),
     Program(
@@ -96,7 +91,7 @@ PROGRAMS = (
         "report lacks the graph capture, replayed work has a cause and no module",
         rules=("right", "replays"),
         needs_gpu=True,
-        target=f"{MODELS}:replay_in_warmup",
+        arguments=(f"{MODELS}:replay_in_warmup",),
         warmup=(EAGER, EAGER, CAPTURE),
         steps=(EAGER, REPLAY, REPLAY),
     ),
@@ -105,8 +100,7 @@ PROGRAMS = (
         about="compiled pieces: as many graphs as follow from the layers, right results, products of the modules of "
         "the weights",
         rules=("right", "products", "pieces"),
-        target=f"{MODELS}:run_pieces",
-        options=("--ops",),
+        arguments=(f"{MODELS}:run_pieces", "--ops"),
         warmup=(EAGER,),
         steps=(EAGER, REPLAY, REPLAY, REPLAY),
     ),
@@ -115,21 +109,19 @@ PROGRAMS = (
         about="under torch.compile, every product is of the module whose weight has its shape, and all work has a "
         "module",
         rules=("products", "compiled"),
-        target=f"{MODELS}:make_compiled",
-        options=("--ops",),
+        arguments=(f"{MODELS}:make_compiled", "--ops"),
     ),
     Program(
         name="processes",
         about="tracekit capture -- COMMAND: two processes at once are in one report; the calls of each are those that "
         "its hooks counted, its work is its own",
         rules=("processes",),
-        command=(sys.executable, "-m", MODELS, "workers"),
+        arguments=("--", sys.executable, "-m", MODELS, "workers"),
     ),
     Program(
         name="script",
         about="a script's calls are those that hooks counted: tracekit capture script.py -- ARGUMENTS",
         rules=("calls",),
-        target=_SCRIPT,
-        command=("script", "3"),
+        arguments=(str(Path(__file__).with_name("models.py")), "--", "script", "3"),
     ),
 )

@@ -124,21 +124,20 @@ def _prove(place: Path, programs: Sequence[Program], report: Callable[[str], obj
     except BaseException:
         shutil.rmtree(place)  # nothing has been proved yet
         raise
-    outcomes: list[Outcome] = []
+    outcomes = [outcome(program, Evidence([], unproved="stopped before it had ended")) for program in programs]
 
-    def summary() -> Summary:
-        stopped = Evidence([], unproved="stopped before it had ended")
-        left = [outcome(program, stopped) for program in programs[len(outcomes) :]]
-        found = Summary(not left, started, round(time.monotonic() - began, 3), machine, (*outcomes, *left))
+    def summary(ended: int) -> Summary:
+        seconds = round(time.monotonic() - began, 3)
+        found = Summary(ended == len(programs), started, seconds, machine, outcomes)
         with whole_file(place / FILE) as partial:
             partial.write_text(f"{found.as_json()}\n", "utf-8")
         return found
 
-    found = summary()
+    found = summary(0)
     try:
-        for program in programs:
-            outcomes.append(last := _outcome(program, machine, place))
-            found = summary()
+        for number, program in enumerate(programs):
+            last = outcomes[number] = _outcome(program, machine, place)
+            found = summary(number + 1)
             took = "" if last.seconds is None else f" ({last.seconds:.1f} s)"
             report(f"{last.verdict:8} {last.name}{took}{': ' if last.why else ''}{last.why}")
     except (KeyboardInterrupt, SystemExit):
@@ -156,13 +155,8 @@ def _outcome(program: Program, machine: Machine, above: Path) -> Outcome:
         problem, lost = _recorded(list(_lines(program, folder, machine)), folder, program.limit_s)
         evidence = Evidence([problem]) if problem else judged(Case(program, folder, machine))
         evidence.figures.update({"recordings_lost_by_nsys": lost} if lost else {})
-    except TracekitError as error:
-        evidence = Evidence(str(error).splitlines())
     except Exception as error:  # noqa: BLE001 - one failure does not keep the others from running
-        evidence = Evidence([f"{type(error).__name__}: {error}"])
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
+        evidence = Evidence([str(error) if isinstance(error, TracekitError) else f"{type(error).__name__}: {error}"])
     shutil.rmtree((folder / REPORT).with_suffix(".tracekit"), ignore_errors=True)
     files = sorted(str(path.relative_to(above)) for path in folder.rglob("*") if path.is_file())
     return outcome(program, evidence, round(time.monotonic() - began, 3), files)
@@ -186,13 +180,18 @@ def _recorded(lines: Sequence[Sequence[str]], folder: Path, limit_s: float) -> t
 def _lines(program: Program, folder: Path, machine: Machine) -> Iterator[Sequence[str]]:
     if program.module:
         yield program.module
-    if program.target or program.command:
+    if program.arguments:
         engine = program.engine or machine.engine if machine.nsys_problem is None else "torch"
         steps = ("--warmup", str(len(program.warmup)), "--steps", str(len(program.steps)))
-        target = (program.target, *(steps if ":" in program.target else ())) if program.target else ()
-        command = ("--", *program.command) if program.command else ()
-        options = ("--force", "--engine", engine, "-o", str(folder / REPORT), *program.options)
-        yield "tracekit", "capture", *options, *target, *command
+        options = (
+            "--force",
+            "--engine",
+            engine,
+            "-o",
+            str(folder / REPORT),
+            *(steps if ":" in program.arguments[0] else ()),
+        )
+        yield "tracekit", "capture", *options, *program.arguments
 
 
 def examined(folder: Path) -> Machine:
@@ -240,11 +239,9 @@ def _run(line: Sequence[str], log: Path, limit_s: float) -> str | None:
             code = child.wait(limit_s)
             problem = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         except subprocess.TimeoutExpired:
-            _stop(child)
             code, problem = 1, f"did not end within {limit_s:.0f} s and was stopped"
-        except BaseException:
+        finally:
             _stop(child)
-            raise
     return f"{' '.join(line[:2])} {problem}: {last_line(log)}" if code else None
 
 
