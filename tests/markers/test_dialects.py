@@ -166,7 +166,7 @@ execute_context_many
 step[3]
 """
 
-#: Modules by class and number, which have no path of their own, and hierarchies of TorchScript.
+#: Modules by class and number, which have no path of their own.
 OF_TORCH = {
     "nn.Module: Linear_3": Module("Linear_3", "Linear", class_only=True, numbered=True),
     "nn.Module: A_0 (b_1 (c.py(3)))": Module(
@@ -174,13 +174,6 @@ OF_TORCH = {
     ),
     "nn.Module: Linear": Unreadable(NO_NAME),
     "an nn.Module: Linear_3": None,
-    "TOP(C)::forward.": Module("C", "C"),
-    "TOP(C)::forward.A0(A)::forward.SELF(A)::forward_impl_.SELF(A)::my_new_method.": Module("C.A0", "A"),
-    "TOP(C)::forward.layer1(Sequential)::forward.0(B)::forward.::relu": Module("C.layer1.0", "B"),
-    "TOP(C)::forward.CALL_FUNCTION::relu": Module("C", "C"),
-    "TOP(C)::forward.INSTANCE_NAME_UNKNOWN(B)::forward": Unreadable(NO_NAME),
-    "TOP(my.C)::forward.A0(torch.A)::forward.": Module("C.A0", "torch.A"),
-    "TOP()::defaults.": None,
 }
 TEXTS = LAYER_DICTS | OUR_DICTS | OTHER_DIALECTS | ODD_FIELDS | SYMBOLIC | UNREADABLE | OF_TORCH
 TEXTS |= dict.fromkeys(PLAIN.split("\n"))

@@ -89,7 +89,6 @@ class Gathering:
         self.names: dict[str, int] = {}
         self.texts: dict[str, int] = {}
         self.lines: dict[str, int] = {}
-        self.hierarchies: dict[str, int] = {}
         self.collectives: dict[Collective, int] = {}
         self.annotations: dict[tuple[int, ...], int] = {}
         self.other_devices: set[str] = set()
@@ -208,8 +207,7 @@ class Gathering:
         is_open = {"open": np.array([one.finished is False for one in args], dtype=bool)}
         if kind == ANNOTATION:
             return is_open | {"text": _rows([str(event.name) for event in events], self.texts)}
-        hierarchy = _rows([str(one.hierarchy or "") for one in args], self.hierarchies)
-        return is_open | {"text": self._operator_texts(events, args), "hierarchy": hierarchy}
+        return is_open | {"text": self._operator_texts(events, args)}
 
     def _args(self, events: Sequence[Event]) -> list[Args]:
         args, damaged = args_of(events)

@@ -44,7 +44,6 @@ class Args(Struct, gc=False):
     dims_2020: Raw | UnsetType = field(name="Input dims", default=UNSET)
     types: Raw | UnsetType = field(name="Input type", default=UNSET)
     forward_thread: Number = field(name="Fwd thread id", default=0)
-    hierarchy: Number = field(name="Module Hierarchy", default="")
     allocated: Number = field(name="Bytes", default=0)
     device_type: Number = field(name="Device Type", default=0)
     device_id: Number = field(name="Device Id", default=-1)

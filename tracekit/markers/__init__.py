@@ -10,11 +10,11 @@ from tracekit.markers.formatting import PIECES, STEPS
 from tracekit.markers.frameworks import ATOM_STEPS, FRAMEWORKS, SGLANG_STEPS, VLLM_STEPS
 from tracekit.markers.kernel_maps import KERNEL_MAPS
 from tracekit.markers.layer_hooks import COMPACT, COMPILED_REGIONS, LAYER_DICTS
-from tracekit.markers.torch_texts import ANNOTATED_MODULES, NUMBERED_MODULES, PROFILER_STEPS, PYPROF, SCRIPTED_MODULES
+from tracekit.markers.torch_texts import ANNOTATED_MODULES, NUMBERED_MODULES, PROFILER_STEPS, PYPROF
 
 DIALECTS: tuple[Dialect, ...] = (
     *(COMPILED_REGIONS, LAYER_DICTS, PYPROF, COMPACT),
     *(VLLM_STEPS, SGLANG_STEPS, ATOM_STEPS, PROFILER_STEPS, STEPS, PIECES, KERNEL_MAPS),
-    *(NUMBERED_MODULES, SCRIPTED_MODULES, ANNOTATED_MODULES),
+    *(NUMBERED_MODULES, ANNOTATED_MODULES),
     *FRAMEWORKS,
 )

@@ -123,57 +123,11 @@ def _numbered(texts: Iterable[str]) -> dict[str, tuple[str, int]]:
     return {text: (match["class"], int(match["number"])) for text, match in matches.items() if match is not None}
 
 
-_SCRIPTED = r"^TOP\([^()]+\)::"
-_FRAME = re.compile(r"(?P<name>[^()]*?)(?:\((?P<class>[^()]*)\))?::(?P<method>.*)", re.DOTALL)
-#: A frame ends at a dot, but not at one in the name of its class.
-_PART = re.compile(r"(?:[^.()]|\([^()]*\))+")
-_ROOT, _SAME = "TOP", "SELF"
-_UNKNOWN = ("INSTANCE_NAME_UNKNOWN", "UNKNOWN_INSTANCE")
 #: The field of an event of a Chrome trace that holds a hierarchy.
 FIELD = "Module Hierarchy"
 #: What the notation cannot hold.
+_UNKNOWN = "INSTANCE_NAME_UNKNOWN"
 _UNWRITABLE_NAME, _UNWRITABLE_CLASS = re.compile(r"[.()\s]|::|^(?:TOP|SELF|CALL_FUNCTION)$|^$"), re.compile(r"[()]")
-
-
-class Frame(NamedTuple):
-    """A frame of a hierarchy: the attribute of a module, or what stands in its place; a function has no class."""
-
-    name: str
-    class_name: str | None
-    text: str
-
-    @property
-    def calls_module(self) -> bool:
-        """Whether it calls a module other than that of the frame above."""
-        return bool(self.name) and self.class_name is not None and self.name != _SAME
-
-    @property
-    def is_nameless_root(self) -> bool:
-        """Whether it is the root of a part of a model that was compiled for itself, or a function's."""
-        return self.name == _ROOT and not self.class_name
-
-
-def frames(text: str) -> list[Frame]:
-    """The frames of a hierarchy, outermost first; none if the text is no hierarchy."""
-    if not text.startswith(f"{_ROOT}("):
-        return []
-    parts = [(part, _FRAME.fullmatch(part)) for part in _PART.findall(text)]
-    return [Frame(match["name"], match["class"], part) for part, match in parts if match]
-
-
-def _scripted_module(text: str) -> ModuleMarker | Unreadable:
-    modules = [frame for frame in frames(text) if frame.calls_module]
-    names = [(modules[0].class_name or "").rpartition(".")[2], *(frame.name for frame in modules[1:])]
-    path = ".".join(names)
-    if not is_path(path) or not set(names).isdisjoint(_UNKNOWN):
-        return Unreadable(NO_NAME)
-    return ModuleMarker(path=path, class_name=modules[-1].class_name or None)
-
-
-#: Calls of modules of TorchScript models: ``TOP(ResNet)::forward.layer1(Sequential)::forward.SELF(Sequential)::helper``
-#: gives attribute, class and method of every frame. ``SELF`` is another method of the same module; functions
-#: (``::relu``, ``CALL_FUNCTION::relu``) are in the module that calls them. The root goes by its class.
-SCRIPTED_MODULES = Dialect(_SCRIPTED, _scripted_module)
 
 
 class Node(NamedTuple):
@@ -201,7 +155,7 @@ def hierarchy_texts(nodes: Sequence[Node]) -> list[str | None]:
             own = node.class_name if node.class_name and roots[node.class_name] <= 1 else node.name
             texts.append(f"TOP({_UNWRITABLE_CLASS.sub('', own)})::forward.")
         else:
-            name = _UNKNOWN[0] if _UNWRITABLE_NAME.search(node.name) else node.name
+            name = _UNKNOWN if _UNWRITABLE_NAME.search(node.name) else node.name
             texts.append(f"{above}{name}({_UNWRITABLE_CLASS.sub('', node.class_name or '')})::forward.")
     return texts
 

@@ -135,62 +135,12 @@ def test_modules_called_by_a_node_of_autograd_run_again(tmp_path: Path, thread: 
     assert work == {("Net_0", "forward"): 2, (linear, "forward"): 1, (linear, "recompute"): 1}
 
 
-#: Operators of two calls of the model in PyTorch's own test of its module hierarchy, in order.
-OF_A = "TOP(C)::forward.A0(A)::forward."
-SCRIPTED = [
-    ("aten::sub", OF_A, "C.A0"),
-    ("aten::mul", f"{OF_A}SELF(A)::forward_impl_.SELF(A)::my_new_method.", "C.A0"),
-    ("aten::add", f"{OF_A}SELF(A)::forward_impl_.", "C.A0"),
-    ("aten::add", "TOP(C)::forward.SELF(C)::call_b.B0(B)::forward.", "C.B0"),
-    ("aten::add", "TOP(C)::forward.", "C"),
-]
-
-
-def scripted(name: str, ts: float, dur: float, hierarchy: str) -> Event:
-    return event("cpu_op", name, ts, dur, **{"Module Hierarchy": hierarchy})
-
-
-@pytest.mark.parametrize("model_is_operator", [True, False])
-def test_modules_of_torchscript_have_the_paths_of_the_trace(tmp_path: Path, model_is_operator: bool) -> None:
-    rows = [scripted("defaults", 0, 1, "TOP()::defaults.")]
-    for begin in (100, 300):
-        rows += [scripted("forward", begin, 100, "TOP(C)::forward.")] if model_is_operator else []
-        rows += [scripted(name, begin + 10 + at * 10, 8, text) for at, (name, text, _) in enumerate(SCRIPTED)]
-        rows.append(scripted("aten::zeros", begin + 150, 1, ""))
-    dataset = parsed(tmp_path, *rows)
-    expect(dataset, "modules")("path  class_name\nC  C\nC.A0  A\nC.B0  B")
-    found = [(name, module) for name, module in kernels(dataset, "name", "module") if name != "forward"]
-    one = [*((name, module) for name, _, module in SCRIPTED), ("aten::zeros", None)]
-    assert found == [("defaults", None), *one, *one]
-    calls = Counter(row["module"] for row in dataset.table("calls").to_pylist())
-    assert calls == {"C": 2, "C.A0": 2, "C.B0": 2}
-
-
-def test_with_modules_of_a_model_that_is_no_torchscript_says_what_to_do(tmp_path: Path) -> None:
-    for rows in ([], [marked("top", 0, 50)], [scripted("aten::mul", 20, 1, OF_A)]):
-        recording = recorded(tmp_path, event("cpu_op", "aten::add", 10, 5), *rows, with_modules=1)
+def test_with_modules_without_stacks_says_what_to_do(tmp_path: Path) -> None:
+    operator = event("cpu_op", "aten::add", 10, 5, **{"Module Hierarchy": "TOP(C)::forward.A0(A)::forward."})
+    for rows in ([], [marked("top", 0, 50)]):
+        recording = recorded(tmp_path, operator, *rows, with_modules=1)
         remedies = [lack.remedy for lack in recording.missing if lack.what == "modules"]
         assert ["with_stack=True" in remedy for remedy in remedies] == ([] if rows else [True])
-
-
-def test_functions_and_parts_compiled_for_themselves_are_in_the_module_around_them(tmp_path: Path) -> None:
-    part = "TOP()::<forward op>."
-    rows = [
-        ("forward", 0, 100, "TOP(C)::forward.", "C"),
-        ("aten::abs", 1, 4, "TOP(C)::forward.CALL_FUNCTION::f()::f.", "C"),
-        ("<forward op>", 10, 60, part, "C"),
-        ("aten::linear", 12, 20, f"{part}fc(Linear)::forward.", "C.fc"),
-        ("aten::addmm", 14, 10, f"{part}fc(Linear)::forward.", "C.fc"),
-        ("aten::relu", 40, 5, f"{part}fc(Linear)::forward.::relu.", "C.fc"),
-        ("aten::mul", 50, 5, f"{part}fc(Linear)::forward.SELF(Linear)::scale.", "C.fc"),
-        ("aten::neg", 200, 5, part, None),
-    ]
-    dataset = parsed(tmp_path, *(scripted(*row[:4]) for row in rows))
-    expect(dataset, "modules")("path\nC\nC.fc")
-    assert dict(kernels(dataset, "name", "module")) == {name: module for name, *_, module in rows}
-    texts = {row["text"] for row in dataset.table("ranges").to_pylist()}
-    assert {"CALL_FUNCTION::f()::f", "::relu", "SELF(Linear)::scale"} <= texts
-    assert len(dataset.table("calls")) == 2
 
 
 def test_where_hooks_marked_modules_their_markers_count(tmp_path: Path) -> None:

@@ -1,19 +1,12 @@
-"""Calls of modules that a Chrome trace records: with_stack's numbered ones, and TorchScript's hierarchies.
+"""Calls of modules that a Chrome trace records: the numbered ones of ``with_stack``.
 
-``with_stack`` numbers the modules of each class, and does not distinguish classes of one name: every first
-module of a class ``Block`` is ``Block_0``. What distinguishes them is the ``forward`` that ran, or for modules with
-parametrizations, each of which has a class of its own, what computed their first parameter.
-
-``with_modules`` writes a hierarchy on every operator of a TorchScript model, and no event for a call. Calls are
-inferred: operators of one module that follow each other ran in one call of it, so two calls in a row of which no
-other module has an operator are one. An operator without a hierarchy is outside of the model, and ends the calls. A
-part of a model that TorchScript compiled for itself, so that autograd differentiates it as a whole, has a root
-without a class (``TOP()::<forward op>``): it continues the operator around it.
+It numbers the modules of each class, and does not distinguish classes of one name: every first module of a class
+``Block`` is ``Block_0``. What distinguishes them is the ``forward`` that ran, or for modules with parametrizations,
+each of which has a class of its own, what computed their first parameter.
 """
 
 import re
 from collections.abc import Sequence
-from functools import cache
 
 import numpy as np
 
@@ -21,7 +14,7 @@ from tracekit.arrays.groups import mixed
 from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
 from tracekit.arrays.types import Ints
 from tracekit.kineto.columns import CALLED_FORWARD, Columns
-from tracekit.markers.torch_texts import AGAIN, EVALUATION, PREFIX, Frame, frames, shapes_in
+from tracekit.markers.torch_texts import AGAIN, EVALUATION, PREFIX, shapes_in
 
 #: Functions of that name that are no module's: those of compilers and autograd.
 _OF_TORCH = re.compile(r"(?:^|.*[/\\])torch[/\\](?:_|fx[/\\]|autograd[/\\])")
@@ -133,57 +126,3 @@ def _innermost_call(calls: Columns, inner: Columns) -> Ints:
     order = nesting_order(start, end)
     start, end = start[order], end[order]
     return np.append(order, -1)[innermost(start, end, parents(start, end)[0], first, last)]
-
-
-def scripted_calls(operators: Columns, names: list[str], hierarchies: list[str], texts: dict[str, int]) -> Columns:
-    """Ranges of the calls of modules, and of the methods and functions that these call; adds their texts."""
-    known = [frames(hierarchy) for hierarchy in hierarchies]
-    rows: list[tuple[int, int, int, int]] = []
-    # The model itself is an operator, too, named by its method; others have a namespace.
-    is_model = np.array(["::" not in name for name in names], dtype=bool)
-    operators = operators | {"is_model": is_model[operators["name"]]}
-    for thread in np.unique(operators["thread"]).tolist() if any(known) else ():
-        on_thread = np.flatnonzero(operators["thread"] == thread)
-        calls = _calls({name: column[on_thread] for name, column in operators.items()}, known)
-        rows += [(start, end, thread, texts.setdefault(text, len(texts))) for text, start, end in calls]
-    table = np.array(rows, dtype=np.int64).reshape(-1, 4)
-    return {name: table[:, at] for at, name in enumerate(("start", "end", "thread", "text"))}
-
-
-def _calls(operators: Columns, hierarchies: list[list[Frame]]) -> list[tuple[str, int, int]]:
-    """The calls on one thread: text, start and end."""
-
-    @cache
-    def texts(base: int, row: int) -> list[str]:
-        known = hierarchies[row] if base == row else hierarchies[base] + hierarchies[row][1:]
-        return [
-            ".".join(one.text for one in known[:size]) if frame.calls_module else frame.text
-            for size, frame in enumerate(known, 1)
-        ]
-
-    start, end = operators["start"], operators["end"]
-    order = nesting_order(*one_axis([np.zeros_like(start)] * 2, [start, end]))
-    start, end = start[order], end[order]
-    around, _ = parents(start, end)
-    columns = (around, operators["hierarchy"][order], start, end, operators["is_model"][order])
-    has_model = [bool(known) and not known[0].is_nameless_root for known in hierarchies]
-    ended: list[tuple[str, int, int]] = []
-    #: Those that are still open, outermost first.
-    calls: list[tuple[str, int, int]] = []
-    #: For every operator its own hierarchy, or that of the innermost one around it, which identifies the model.
-    bases: list[int] = []
-    for outer, row, begin, last, is_model in zip(*(column.tolist() for column in columns), strict=True):
-        bases.append(row if has_model[row] else bases[outer] if outer >= 0 else -1)
-        base = bases[-1] if hierarchies[row] else -1
-        if outer < 0 and (base < 0 or is_model):
-            ended += calls
-            calls = []
-        if base >= 0:
-            hierarchy = texts(base, row)
-            common = 0
-            while common < min(len(calls), len(hierarchy)) and calls[common][0] == hierarchy[common]:
-                common += 1
-            ended += calls[common:]
-            calls = [(text, first, max(latest, last)) for text, first, latest in calls[:common]]
-            calls += [(text, begin, last) for text in hierarchy[common:]]
-    return ended + calls

@@ -29,11 +29,9 @@ from tracekit.recording import provenance
 from tracekit.recording.provenance import Gpu, LossCounters, MissingData, Rank, Source, executable
 from tracekit.recording.tables import Operators, Recording, Threads, graph_launch_names, names_starting
 
-#: Calls of modules that are inferred from operators.
-SCRIPTED = "scripted"
 #: Those that work of CUDA graphs is annotated with.
 ANNOTATED = "annotated"
-_RANGES = (kineto.ANNOTATION, kineto.OPERATOR, kineto.MODULE, SCRIPTED, ANNOTATED)
+_RANGES = (kineto.ANNOTATION, kineto.OPERATOR, kineto.MODULE, ANNOTATED)
 
 
 def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> Recording:
@@ -86,7 +84,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         counters=counters,
         records_graphs=False,
     )
-    known = numbered or events[SCRIPTED]["start"].size or gathering.annotations or _has_markers(gathering.texts)
+    known = numbered or gathering.annotations or _has_markers(gathering.texts)
     without = bool(trace.metadata.with_modules) and not known
     missing = _missing_data(recording, trace, gathering.other_devices, numbered=numbered, without_modules=without)
     return replace(recording, missing=tuple(missing))
@@ -136,12 +134,9 @@ def _operators(events: dict[str, Columns], names: Sequence[str], threads: Thread
 def _modules_are_numbered(events: dict[str, Columns], gathering: Gathering, counters: LossCounters) -> bool:
     """Whether some are known only from ``with_stack``. If hooks marked modules, only their markers count."""
     calls, operators, names = events[kineto.MODULE], events[kineto.OPERATOR], gathering.names
-    hierarchies = list(gathering.hierarchies)
     if _has_markers(gathering.texts):
         counters.add("events", OTHER_EVENT, calls["start"].size)
         calls |= {name: column[:0] for name, column in calls.items()}
-        hierarchies = [""] * len(hierarchies)
-    events[SCRIPTED] = modules.scripted_calls(operators, list(names), hierarchies, gathering.texts)
     calls["name"] = modules.distinct_names(calls, events[kineto.FORWARD], names)
     calls["name"] = modules.names_with_weights(calls, operators, names, list(gathering.texts))
     calls["text"] = gathering.texts_of_names(modules.names_with_phase(calls, operators, names))
@@ -240,7 +235,7 @@ def _missing_data(
         yield MissingData("names of modules", f"{as_recorded}; for paths: tracekit capture")
     if without_modules:
         remedy = "record with with_stack=True, or with tracekit capture"
-        yield MissingData("modules", f"with_modules records those of TorchScript alone; {remedy}")
+        yield MissingData("modules", f"what with_modules records, for TorchScript alone, is not read; {remedy}")
     if not len(recording.ranges):
         yield MissingData("ranges", f"{_WITH_GPU_WORK}, with_stack=True")
     yield from _missing_work(recording, others)
