@@ -148,9 +148,8 @@ def plans_of_quiet_modules() -> st.SearchStrategy[Plan]:
     )
 
 
-def raising_plans(*, unforeseen: bool = False) -> st.SearchStrategy[Plan]:
-    """Plans whose forwards raise; with ``unforeseen`` modules are called where nobody has seen them called."""
-    sometimes = st.booleans() if unforeseen else st.just(value=False)
+def raising_plans() -> st.SearchStrategy[Plan]:
+    """Plans whose forwards raise."""
     return st.builds(
         Plan,
         seed=SEEDS,
@@ -161,9 +160,8 @@ def raising_plans(*, unforeseen: bool = False) -> st.SearchStrategy[Plan]:
         outputs=st.booleans(),
         steps=STEPS,
         epoch_ns=st.sampled_from((0, -60_000_000)),
-        **_either("plain_ranges spans empty_ranges outside_work"),
+        **_either("plain_ranges spans empty_ranges outside_work shared recursive"),
         graph_replays=SELDOM,
-        **dict.fromkeys(("shared", "recursive"), sometimes),
         raises=st.sampled_from((0.03, 0.1, 0.3)),
         ends_always=SELDOM,
     )

@@ -220,8 +220,8 @@ SHARED_PLACE = MODULE_UNCLEAR.form(
 NESTED_TOO_DEEP = MODULE_UNCLEAR.form("calls nest too deeply; their time counts for the enclosing module", "")
 LEFT_OPEN = Cause(
     "left_open",
-    "A forward raised and its range was never closed. Kernels: work launched in the outermost call around it, after "
-    "the last call that a call made, and before what shows that it had ended. Calls: how many were left open.",
+    "A forward raised and its range was never closed. Kernels: work launched in the outermost call around it. Calls: "
+    "how many calls and steps may have ended at another time than recorded; those inside another one are left out.",
     "use hooks that close their ranges when a forward raises: those of tracekit capture do, others need "
     "register_forward_hook(..., always_call=True)",
 )

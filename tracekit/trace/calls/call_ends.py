@@ -2,9 +2,8 @@
 
 The profiler ends the innermost open range at each pop, whichever range the pop was meant for. So after a forward that
 raised left ranges open, recorded ends are late, never early. A range that was left open ends at the end of the range
-around it, at the next call of its root (the next step of its kind), or at the next call that only a range further out
-makes, also of the same module. In an outermost call in which a range was left open, work after the last call that a
-call made is in doubt (``left_open``).
+around it, or where the next call of its root (the next step of its kind) begins. What else ran in the outermost call
+in which a range was left open is not known (``left_open``).
 
 The second, empty range that hooks write when a call has ended is part of that call, whether it records outputs or not.
 """
@@ -16,16 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.intervals import (
-    depths,
-    firsts,
-    innermost,
-    nesting_order,
-    one_axis,
-    parents,
-    siblings_before,
-    subtree_ends,
-)
+from tracekit.arrays.intervals import depths, firsts, innermost, nesting_order, parents, siblings_before, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import LEFT_OPEN
 from tracekit.markers.base import Marker, ModuleMarker, StepMarker, Unreadable
@@ -34,18 +24,13 @@ from tracekit.recording.tables import PUSH_POP, Recording
 from tracekit.trace.calls.trees import Spans
 from tracekit.trace.decoding import Decoded
 
-_PLAIN, _UNPLACED, _MODULE, _STEP = range(4)
-_OUTERMOST = -1
-#: How far out the caller of a call is looked for.
-_MOST_LEFT_OPEN = 512
-_BEFORE_ALL = np.iinfo(np.int64).min
 _NUMBERS = re.compile(r"[\d\[].*", re.DOTALL)
 
 
 class RangeEnds(NamedTuple):
-    """When ranges ended, and stretches in which it is not known what was open on a thread (``doubts``).
+    """When ranges ended, and the outermost calls in which a range was left open (``doubts``).
 
-    These are given by starts and ends on the axis, in order, and the row of some range of that thread.
+    These are given by starts and ends on the axis, in order, and their rows.
     """
 
     end: Ints
@@ -53,233 +38,117 @@ class RangeEnds(NamedTuple):
     doubts: tuple[Ints, Ints, Rows]
 
 
-class _Names(NamedTuple):
-    """Names in markers as numbers. A name is the path of a module, or a step's text up to the first number.
-
-    ``kind`` and ``name`` are those of every marker, ``above`` is the nearest path above every name; the last entry of
-    each is for plain text and for no name.
-    """
-
-    kind: Ints
-    name: Ints
-    above: Ints
-
-    @staticmethod
-    def of(markers: list[Marker]) -> _Names:
-        kind, name = [], []
-        # Paths are keys as they are, of which there may be many; a name of steps is in a tuple.
-        numbers: dict[str | tuple[str], int] = {}
-        for marker in markers:
-            if isinstance(marker, ModuleMarker) and not marker.class_only:
-                kind.append(_MODULE)
-                name.append(numbers.setdefault(marker.path, len(numbers)))
-            elif isinstance(marker, StepMarker):
-                kind.append(_STEP)
-                name.append(numbers.setdefault((_NUMBERS.sub("", marker.name),), len(numbers)))
-            else:
-                kind.append(_UNPLACED if isinstance(marker, ModuleMarker | Unreadable) else _PLAIN)
-                name.append(_OUTERMOST)
-        above = [_above(key, numbers) if isinstance(key, str) else _OUTERMOST for key in numbers]
-        return _Names(*map(np.array, ([*kind, _PLAIN], [*name, _OUTERMOST], [*above, _OUTERMOST])))
+def range_ends(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> RangeEnds:
+    """Finds when every range ended, and counts the calls and steps of which it is not known."""
+    ranges, none = recording.ranges, np.empty(0, dtype=np.int64)
+    ends = RangeEnds(axis.range_end, ranges.end_ns, (none, none, none))
+    pushed = (ranges.kind == PUSH_POP) & axis.ends_here & ((axis.range_end > axis.range_start) | ranges.open)
+    rows = np.flatnonzero(pushed & decoded.ranges(recording, ModuleMarker, Unreadable, StepMarker))
+    root = _roots(decoded.bare)[decoded.canonical_marker[decoded.of_text[ranges.text[rows]]]]
+    again, _ = _inside_themselves(root, axis.range_start[rows], axis.range_end[rows])
+    suspects = np.unique(ranges.thread[rows[np.append(again, np.flatnonzero(ranges.open[rows]))]])
+    if not suspects.size:
+        return ends
+    suspect = np.isin(ranges.thread[rows], suspects)
+    rows, root = rows[suspect], root[suspect]
+    ends = ends._replace(end=axis.range_end.copy(), end_ns=ranges.end_ns.copy())
+    step, outermost = decoded.ranges(recording, StepMarker), [none]
+    for domain in np.unique(ranges.domain[rows]).tolist():  # each has a stack of its own
+        own = ranges.domain[rows] == domain
+        unsure = _corrected(recording, axis, rows[own], root[own], ends)
+        recording.counters.add("calls", LEFT_OPEN, unsure.size)
+        calls, steps = unsure[~step[unsure]], unsure[step[unsure]]
+        _end_steps(recording, axis, calls, steps[ends.end[steps] < axis.range_end[steps]], ends)
+        outermost.append(calls[parents(axis.range_start[calls], ends.end[calls])[0] < 0])
+    row = np.sort(np.concatenate(outermost))
+    return ends._replace(doubts=(axis.range_start[row], ends.end[row], row))
 
 
-def _above(path: str, numbers: dict[str | tuple[str], int]) -> int:
+def _roots(markers: list[Marker]) -> Ints:
+    """A number for the root that each marker names, also for the kind of its step; -1 for others, and for no marker."""
+    paths = {item.path for item in markers if isinstance(item, ModuleMarker) and not item.class_only}
+    numbers: dict[str | tuple[str], int] = {}
+    roots = []
+    for item in markers:
+        key: str | tuple[str] | None = None
+        if isinstance(item, StepMarker):
+            key = (_NUMBERS.sub("", item.name),)
+        elif isinstance(item, ModuleMarker) and not item.class_only and not _is_below(item.path, paths):
+            key = item.path
+        roots.append(-1 if key is None else numbers.setdefault(key, len(numbers)))
+    return np.array([*roots, -1], dtype=np.int64)
+
+
+def _is_below(path: str, paths: set[str]) -> bool:
     while path:
         path = path.rpartition(".")[0]
-        if path in numbers:
-            return numbers[path]
-    return _OUTERMOST
+        if path in paths:
+            return True
+    return False
 
 
-class _Pushes(NamedTuple):
-    """Calls and steps by start, outer ones first; domains, each of which has a stack of its own, lie end to end.
-
-    Attributes:
-        kind: _UNPLACED, _MODULE or _STEP.
-        parent: The one around it as recorded, or -1.
-        ended: Whether its pop was recorded, and that of everything inside.
-    """
-
-    row: Rows
-    kind: Ints
-    name: Ints
-    above: Ints
-    start: Ints
-    end: Ints
-    parent: Rows
-    ended: Flags
-
-    def callers(self, parent: Rows) -> tuple[Flags, Flags]:
-        """Which calls lie right inside the module above them in their path, and which right inside another module."""
-        inside = (self.kind == _MODULE) & (parent >= 0) & (self.kind[parent] == _MODULE)
-        by_own = self.above == self.name[parent]
-        return np.asarray(inside & by_own), np.asarray(inside & ~by_own)
-
-
-def range_ends(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> RangeEnds:
-    """Finds when every range ended, and counts the calls and steps that were left open."""
-    ranges, none = recording.ranges, np.empty(0, dtype=np.int64)
-    recorded = RangeEnds(axis.range_end, ranges.end_ns, (none, none, none))
-    names, marker = _Names.of(decoded.bare), decoded.canonical_marker[np.append(decoded.of_text, -1)]
-    pushed = (ranges.kind == PUSH_POP) & axis.ends_here & ((axis.range_end > axis.range_start) | ranges.open)
-    rows = np.flatnonzero(pushed & (names.kind[marker] > _PLAIN)[ranges.text])
-    suspects = _suspects(recording, axis, rows, names, marker)
-    if not suspects.size:
-        return recorded
-    rows = rows[np.isin(ranges.thread[rows], suspects)]
-    end, end_ns = axis.range_end.copy(), ranges.end_ns.copy()
-    clipped = _end_with_the_range_around(recording, axis, rows, end, end_ns)
-    pushes = _pushes(recording, axis, names, rows, marker[ranges.text[rows]], end)
-    trees = _left_open_trees(pushes, clipped)
-    cut, parent, unsure = _cut(pushes, trees)
-    dead = np.flatnonzero(cut >= 0)
-    left_open = np.union1d(pushes.row[dead], clipped)
-    if not left_open.size:
-        return recorded
-    recording.counters.add("calls", LEFT_OPEN, left_open.size)
-    at = pushes.row[cut[dead]]
-    end[pushes.row[dead]], end_ns[pushes.row[dead]] = axis.range_start[at], recording.ranges.start_ns[at]
-    _end_steps(recording, axis, pushes, cut, end, end_ns)
-    return RangeEnds(end, end_ns, _doubts(axis, pushes, end, unsure, _last_called(pushes, parent)))
-
-
-def _suspects(recording: Recording, axis: ThreadAxis, rows: Rows, names: _Names, marker: Rows) -> Rows:
-    """Threads on which a range has no end, or a root began inside itself, by the markers of texts."""
-    ranges = recording.ranges
-    roots = (names.kind > _UNPLACED) & (names.above[names.name] == _OUTERMOST)
-    at = rows[roots[marker][ranges.text[rows]]]
-    again, _ = _inside_themselves(names.name[marker][ranges.text[at]], axis.range_start[at], axis.range_end[at])
-    return np.unique(ranges.thread[np.concatenate((at[again], rows[ranges.open[rows]]))])
-
-
-def _inside_themselves(name: Ints, start: Ints, end: Ints) -> tuple[Rows, Rows]:
-    """Ranges that began before the last one of their name had ended, and these last ones."""
-    rows = np.argsort(name, kind="stable")
-    again = (name[rows[1:]] == name[rows[:-1]]) & (start[rows[1:]] < end[rows[:-1]])
+def _inside_themselves(root: Ints, start: Ints, end: Ints) -> tuple[Rows, Rows]:
+    """Ranges of roots that began before the last one of their root had ended, and these last ones."""
+    rows = np.flatnonzero(root >= 0)
+    rows = rows[np.argsort(root[rows], kind="stable")]
+    again = (root[rows[1:]] == root[rows[:-1]]) & (start[rows[1:]] < end[rows[:-1]])
     return rows[1:][again], rows[:-1][again]
 
 
-def _end_with_the_range_around(recording: Recording, axis: ThreadAxis, rows: Rows, end: Ints, end_ns: Ints) -> Rows:
-    """Ends ranges without an end where one around them ended; returns the rows of these."""
+def _corrected(recording: Recording, axis: ThreadAxis, rows: Rows, root: Ints, ends: RangeEnds) -> Rows:
+    """Corrects the ends of calls and steps that were left open; returns those that need not have ended as recorded."""
+    clipped = _end_with_the_range_around(recording, axis, rows, ends)
+    order = nesting_order(axis.range_start[rows], ends.end[rows])
+    rows, root = rows[order], root[order]
+    start, end = axis.range_start[rows], ends.end[rows]
+    parent, depth = parents(start, end)
+    # A stack does not pop a range before those inside: such an end was meant for another.
+    unended = np.append(0, np.cumsum(recording.ranges.open[rows]))
+    ended = unended[subtree_ends(parent, depth)] == unended[:-1]
+    again, last = _inside_themselves(root, start, end)
+    # Where all ended, a root right inside itself calls itself, or two sets of hooks marked it.
+    shown = np.isin(rows, clipped)
+    shown[again[(parent[again] != last) | ~ended[firsts(parent)[again]]]] = True
+    tree = np.cumsum(parent < 0)
+    doubtful = np.isin(tree, tree[shown])
+    again = again[np.argsort(last, kind="stable")]
+    for row, by in zip(np.sort(last).tolist(), again.tolist(), strict=True):
+        if doubtful[row]:
+            # At the latest when the one around it ended.
+            at, at_ns = axis.range_start[rows[by]], recording.ranges.start_ns[rows[by]]
+            time, time_ns = min(at, ends.end[rows[row]]), min(at_ns, ends.end_ns[rows[row]])
+            inside = rows[row : np.searchsorted(start, time)]
+            ends.end[inside] = np.minimum(ends.end[inside], time)
+            ends.end_ns[inside] = np.minimum(ends.end_ns[inside], time_ns)
+    sure = ended & (ends.end[rows] == end)
+    unsure: Rows = rows[doubtful & ~sure[firsts(parents(start, ends.end[rows])[0])]]
+    return unsure
+
+
+def _end_with_the_range_around(recording: Recording, axis: ThreadAxis, rows: Rows, ends: RangeEnds) -> Rows:
+    """Ends ranges without an end where one around them ended; returns these."""
     is_open = recording.ranges.open[rows]
     ended, left = rows[~is_open], rows[is_open]
     since, until = axis.range_start[ended], axis.range_end[ended]
     at = axis.range_start[left]
     around = np.append(ended, -1)[innermost(since, until, parents(since, until)[0], at - 1, at + 1)]
     left, around = left[around >= 0], around[around >= 0]
-    end[left], end_ns[left] = axis.range_end[around], recording.ranges.end_ns[around]
+    ends.end[left], ends.end_ns[left] = axis.range_end[around], recording.ranges.end_ns[around]
     return left
 
 
-def _pushes(recording: Recording, axis: ThreadAxis, names: _Names, rows: Rows, marker: Rows, ends: Ints) -> _Pushes:
-    domain = np.unique(recording.ranges.domain[rows], return_inverse=True)[1]
-    start, end = one_axis([domain, domain], [axis.range_start[rows], ends[rows]])
-    name = names.name[marker]
-    order = nesting_order(start, end)
-    start, end, rows, marker, name = start[order], end[order], rows[order], marker[order], name[order]
-    parent, depth = parents(start, end)
-    # A stack does not pop a range before those inside: such an end was meant for another.
-    unended = np.append(0, np.cumsum(recording.ranges.open[rows]))
-    ended = unended[subtree_ends(parent, depth)] == unended[:-1]
-    return _Pushes(rows, names.kind[marker], name, names.above[name], start, end, parent, ended)
-
-
-def _left_open_trees(pushes: _Pushes, clipped: Rows) -> Flags:
-    """Which calls and steps are part of an outermost one that shows that something was left open in it.
-
-    Where all ended, a root right inside itself calls itself, or two sets of hooks marked it.
-    """
-    roots = np.flatnonzero((pushes.kind != _UNPLACED) & (pushes.above == _OUTERMOST))
-    again, last = (roots[at] for at in _inside_themselves(pushes.name[roots], pushes.start[roots], pushes.end[roots]))
-    tree = np.cumsum(pushes.parent < 0) - 1
-    ended = pushes.ended[pushes.parent < 0][tree]
-    shown = np.isin(pushes.row, clipped)
-    shown[again[(pushes.parent[again] != last) | ~ended[again]]] = True
-    return np.isin(tree, tree[shown])
-
-
-def _cut(pushes: _Pushes, trees: Flags) -> tuple[Rows, Rows, Flags]:
-    """For every call and step of some trees the push by which it had ended, or -1; and the one around it, or -1.
-
-    Calls of the root end what is open of it, and calls that only the module above them makes what is open inside that.
-    Third, which need not have ended as recorded: those outside of an outermost one that did.
-    """
-    # First without these, as what ended as recorded is ended by none, and shows which modules others call.
-    known = ~_walked(pushes, trees, np.zeros_like(trees))[2]
-    elsewhere = pushes.name[pushes.callers(pushes.parent)[1] & known & known[pushes.parent]]
-    return _walked(pushes, trees, (pushes.kind == _MODULE) & ~known & ~np.isin(pushes.name, elsewhere))
-
-
-def _walked(pushes: _Pushes, trees: Flags, ending: Flags) -> tuple[Rows, Rows, Flags]:
-    starts, ends, last_called = pushes.start.tolist(), pushes.end.tolist(), _last_called(pushes, pushes.parent)
-    asked = (ending | (pushes.above == _OUTERMOST)).tolist()
-    cut, parent = np.full(trees.size, -1), np.full(trees.size, -1)
-    is_open: list[int] = []
-    for push in np.flatnonzero(trees).tolist():
-        while is_open and ends[is_open[-1]] <= starts[push]:
-            is_open.pop()
-        if is_open and asked[push]:
-            kept = _still_open(pushes, last_called, is_open, push, may_end=bool(ending[push]))
-            cut[is_open[kept:]] = push
-            del is_open[kept:]
-        parent[push] = is_open[-1] if is_open else -1
-        is_open.append(push)
-    whole = trees & pushes.ended & (parent < 0) & (cut < 0)
-    sure = np.maximum.accumulate(np.where(whole, pushes.end, _BEFORE_ALL)) >= pushes.end
-    return np.where(sure, -1, cut), parent, trees & ~sure
-
-
-def _still_open(pushes: _Pushes, last_called: Rows, is_open: list[int], push: int, *, may_end: bool) -> int:
-    """How many of the open calls and steps are still open after another push."""
-    size = len(is_open)
-    name, above = pushes.name[push], pushes.above[push]
-    near = range(size - 1, max(-1, size - _MOST_LEFT_OPEN), -1)
-    if above == _OUTERMOST != name:
-        for position in near:
-            if pushes.name[is_open[position]] == name:
-                return position
-    if not may_end or pushes.kind[is_open[-1]] != _MODULE:
-        return size
-    for position in near:
-        around = is_open[position]
-        if pushes.kind[around] == _STEP:
-            return position + 1 if above == _OUTERMOST else size
-        if last_called[around] > push or (pushes.kind[around] == _MODULE and pushes.name[around] == above):
-            return position + 1
-    return 0 if above == _OUTERMOST else size
-
-
-def _last_called(pushes: _Pushes, parent: Rows) -> Rows:
-    last = np.arange(parent.size)
-    called = np.flatnonzero(pushes.callers(parent)[0])
-    np.maximum.at(last, parent[called], called)
-    return last
-
-
-def _doubts(axis: ThreadAxis, pushes: _Pushes, end: Ints, unsure: Flags, last_called: Rows) -> tuple[Ints, Ints, Rows]:
-    """Stretches in which the innermost call may have ended: after the last call that it made."""
-    calls = np.flatnonzero(pushes.kind < _STEP)
-    calls = calls[nesting_order(axis.range_start[pushes.row[calls]], end[pushes.row[calls]])]
-    start, until = axis.range_start[pushes.row[calls]], end[pushes.row[calls]]
-    edges = np.sort(np.concatenate((start, until)), kind="stable")
-    at = innermost(start, until, parents(start, until)[0], edges[:-1], edges[1:])
-    proof = axis.range_start[pushes.row[last_called[calls]]]
-    doubtful = (edges[1:] > edges[:-1]) & (at >= 0) & unsure[calls[at]] & (edges[:-1] >= proof[at])
-    return edges[:-1][doubtful], edges[1:][doubtful], pushes.row[calls[at[doubtful]]]
-
-
-def _end_steps(recording: Recording, axis: ThreadAxis, pushes: _Pushes, cut: Rows, end: Ints, end_ns: Ints) -> None:
+def _end_steps(recording: Recording, axis: ThreadAxis, calls: Rows, steps: Rows, ends: RangeEnds) -> None:
     """Ends steps that were left open at the last pop of a range from within: that was meant for the step."""
     popped = np.flatnonzero((recording.ranges.kind == PUSH_POP) & axis.ends_here & ~recording.ranges.open)
     pushed, ended = axis.range_start[popped], axis.range_end[popped]
-    called = np.sort(axis.range_start[pushes.row[pushes.kind < _STEP]])
-    for step in np.flatnonzero((cut >= 0) & (pushes.kind == _STEP)).tolist():
-        start, until = axis.range_start[pushes.row[[step, cut[step]]]]
+    called = np.sort(axis.range_start[calls])
+    for step in steps.tolist():
+        start, until = axis.range_start[step], ends.end[step]
         last = max([start, *called[: np.searchsorted(called, until)][-1:]])
         within = np.flatnonzero((pushed >= start) & (pushed <= last) & (ended > last) & (ended < until))
         if within.size:
             at = popped[within[np.argmax(ended[within])]]
-            end[pushes.row[step]], end_ns[pushes.row[step]] = axis.range_end[at], recording.ranges.end_ns[at]
+            ends.end[step], ends.end_ns[step] = axis.range_end[at], recording.ranges.end_ns[at]
 
 
 #: A forward that raised has no second range: one of so many calls may lack it.

@@ -256,7 +256,7 @@ def _with_unknown(calls: CallColumns, axis: ThreadAxis, ends: RangeEnds, elsewhe
     unknown = [
         _of_no_module(causes.RECOMPUTED, *_recomputed_stretches(calls, again)),
         _of_no_module(causes.ENDED_ELSEWHERE, axis.range_start[elsewhere], axis.range_end[elsewhere], elsewhere),
-        _of_no_module(causes.LEFT_OPEN, *_doubtful_stretches(ends, calls)),
+        _of_no_module(causes.LEFT_OPEN, *ends.doubts),
     ]
     return CallColumns.nested([calls[:6], *unknown]) if any(part[0].size for part in unknown) else calls
 
@@ -282,24 +282,12 @@ def _recomputed_stretches(calls: CallColumns, apart: Flags) -> tuple[Ints, Ints,
     return calls.start[by_parent[first]], calls.end[by_parent[last]], calls.range_row[by_parent[first]]
 
 
-def _doubtful_stretches(ends: RangeEnds, calls: CallColumns) -> tuple[Ints, Ints, Rows]:
-    """Stretches in which it is not known what was open, cut where calls begin and end: start, end, row of ranges."""
-    since, until, row = ends.doubts
-    if not since.size:
-        return since, until, row
-    times = np.concatenate((calls.start, calls.end))
-    at = np.searchsorted(since, times, side="right") - 1
-    edges = np.sort(np.concatenate((since, until, times[(at >= 0) & (until[at] > times)])), kind="stable")
-    at = np.searchsorted(since, edges[:-1], side="right") - 1
-    inside = (edges[1:] > edges[:-1]) & (at >= 0) & (until[at] >= edges[1:])
-    return edges[:-1][inside], edges[1:][inside], row[at[inside]]
-
-
 def _spans_of(
     recording: Recording, decoded: Decoded, axis: ThreadAxis, ends: RangeEnds, marker: Ints, works: Flags
 ) -> Spans:
     """Finds the marked ranges; ``works`` are the launches that put work on a device or into a graph."""
     marked = decoded.rows(ModuleMarker, Unreadable)[marker] & axis.ends_here
+    marked &= ~_in_doubt(axis, ends)
     rows, start, end = _outer_first(np.flatnonzero(marked).astype(np.int32), axis, ends, marker, decoded)
     parent, depth = parents(start, end)
     thread = recording.ranges.thread[rows]
@@ -323,6 +311,15 @@ def _spans_of(
         excused=recording.ranges.open[rows] | (end != axis.range_end[rows]),
         worked=worked,
     )
+
+
+def _in_doubt(axis: ThreadAxis, ends: RangeEnds) -> Flags:
+    """Which ranges began in a call in which a range was left open."""
+    since, until, row = ends.doubts
+    around = innermost(since, until, parents(since, until)[0], axis.range_start, axis.range_start)
+    inside = (around >= 0) & (axis.range_start < lookup(until, around))
+    inside[row] = False
+    return inside
 
 
 def _outer_first(
