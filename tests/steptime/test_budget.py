@@ -407,7 +407,7 @@ def plain_budget(program: Program, dataset: Dataset) -> Counter[tuple[object, ..
         for step, start, end in plain_windows(own, steps):
             thread = next(((one["pid"], one["tid"]) for one in steps if one["step_id"] == step), None)
             for at in range(start, end):
-                kind, path = plain_kind(program, calls, own, rows, (at, end, thread))
+                kind, path = plain_kind(program, calls, own, rows, (start, at, end, thread))
                 answer[*line, step, kind, path, end - start] += 1
     return answer
 
@@ -431,9 +431,13 @@ def plain_windows(work: list[Row], steps: list[Row]) -> Iterator[tuple[object, i
 
 
 def plain_kind(
-    program: Program, calls: list[Row], own: list[Row], work: list[Row], when: tuple[int, int, tuple[int, int] | None]
+    program: Program,
+    calls: list[Row],
+    own: list[Row],
+    work: list[Row],
+    when: tuple[int, int, int, tuple[int, int] | None],
 ) -> tuple[str, object]:
-    at, until, thread = when
+    begin, at, until, thread = when
     running = [row for row in own if row["start_ns"] <= at < row["end_ns"]]
     kinds = [
         (2 if row["kind"] == "memcpy" else int("nccl" in row["name"]), -row["start_ns"], row["kernel_id"], row)
@@ -450,7 +454,10 @@ def plain_kind(
     around = [row for row in calls if (row["pid"], row["tid"]) == thread and row["start_ns"] <= at < row["end_ns"]]
     path = max(around, key=lambda row: (row["start_ns"], -row["end_ns"]))["module"] if around else None
     if after is not None and at >= after["launch_end_ns"]:
-        return plain_after_launch(program, own, work, after, at), path
+        ended = [row for row in own if row["start_ns"] <= at]
+        before = max(ended, key=lambda row: (row["end_ns"], -row["kernel_id"]), default=None)
+        since = max(begin, after["launch_end_ns"], *(row["end_ns"] for row in ended))
+        return plain_after_launch(program, work, before, after, since), path
     inside = [call for call in program.calls if call.thread == thread and call.start <= at < call.end]
     phases = {name for name, on, start, end in program.phases if on == thread and start <= at < end}
     if any(map(program.blocks, inside)):
@@ -460,33 +467,23 @@ def plain_kind(
     return ("compilation" if "compile" in phases else "data_loading" if "data" in phases else "host_code"), path
 
 
-def plain_after_launch(program: Program, own: list[Row], work: list[Row], after: Row, at: int) -> str:
-    ended = [row for row in own if row["start_ns"] <= at]
-    before = max(ended, key=lambda row: (row["end_ns"], -row["kernel_id"]), default=None)
+def plain_after_launch(program: Program, work: list[Row], before: Row | None, after: Row, since: int) -> str:
     is_node = after["graph_node_id"] and before is not None and before["graph_node_id"]
     if is_node and before["correlation_id"] == after["correlation_id"]:
         return "graph"
 
     place = itemgetter("pid", "stream")
-    order = [row for row in sorted(work, key=lambda row: row["kernel_id"]) if place(row) == place(after)]
-    previous = order[order.index(after) - 1] if order.index(after) else None
-    since = -1 if previous is None else previous["launch_start_ns"]
-    since = previous["start_ns"] if previous is not None and since is None else since
-    latest = max(after["launch_end_ns"], -1 if previous is None else previous["end_ns"])
+    launched = sorted((row for row in work if row["launch_start_ns"] is not None), key=itemgetter("launch_start_ns"))
     for wait in program.calls:
-        if wait.name != "cudaStreamWaitEvent" or (wait.thread[0], wait.stream) != place(after) or not wait.target:
+        if wait.name != "cudaStreamWaitEvent" or not wait.target:
             continue
+        of_wait = (row for row in launched if place(row) == (wait.thread[0], wait.stream))
+        first = next((row for row in of_wait if row["launch_start_ns"] >= wait.start), None)
         record = next(call for call in program.calls if call.name == "cudaEventRecord" and call.target == wait.target)
-        if record.thread[0] != wait.thread[0] or not since < wait.start < after["launch_start_ns"]:
+        if first is not after or record.thread[0] != wait.thread[0]:
             continue
-        awaited = [
-            row["end_ns"]
-            for row in work
-            if place(row) == (record.thread[0], record.stream)
-            and row["launch_start_ns"] is not None
-            and row["launch_start_ns"] < record.start
-        ]
-        if awaited and max(awaited) > latest:
+        of_record = (row for row in launched if place(row) == (record.thread[0], record.stream))
+        if any(row["launch_start_ns"] < record.start and row["end_ns"] >= since for row in of_record):
             return "dependency"
     return "latency"
 

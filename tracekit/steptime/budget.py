@@ -25,9 +25,9 @@ from tracekit.aggregates.subtrees import Hierarchy, hierarchy, patterns
 from tracekit.aggregates.weighted_kernels import axis_of, from_graph
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import in_order, integers, together, with_nulls
-from tracekit.arrays.groups import grouped, sums, sums_by
+from tracekit.arrays.groups import grouped, maxima, sums, sums_by
 from tracekit.arrays.intervals import covered, cut, distinct_times, innermost, nesting_order, parents, reach
-from tracekit.arrays.slices import greatest_of, members
+from tracekit.arrays.slices import members
 from tracekit.arrays.types import Columns, Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
@@ -51,9 +51,9 @@ PORTION = 1 << 16
 #: The key under which a dataset keeps what its work waited for, of all reports.
 WAITED = "budget"
 IDS = ("pid", "device", "step_id")
-_FURTHER = ["kernel_id", "kind", "pid", "context", "stream", "start_ns", "end_ns", "launch_name"]
+_FURTHER = ["kernel_id", "kind", "pid", "context", "stream", "start_ns", "end_ns", "launch_name", "launch_start_ns"]
 _FURTHER += ["graph_id", "graph_node_id"]
-_READ = ["module_id", "tid", "step_id", "device", "collective", "launch_start_ns", "launch_end_ns", *_FURTHER]
+_READ = ["module_id", "tid", "step_id", "device", "collective", "launch_end_ns", *_FURTHER]
 
 
 class Work(NamedTuple):
@@ -126,6 +126,11 @@ class Budgets(NamedTuple):
     names: list[str]
     total: Ints
     reports: list[Summed]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a device worked for any time, so that its steps have a wall clock that something could save."""
+        return bool(self.total[:, : COPY + 1].any())
 
     @property
     def windows(self) -> tuple[Rows, Ints]:
@@ -213,9 +218,13 @@ def step_lengths(dataset: Dataset) -> Iterator[tuple[Dataset, Ints, Ints]]:
 
 def waits_of_streams(dataset: Dataset) -> tuple[int, int]:
     """How many waits of streams there are, and of how many it is not known what they wait for."""
-    calls = (part.table("api_calls", ["name", "kernel_id"]) for part in dataset.by_report())
-    known = np.concatenate([integers(one, "kernel_id")[_waits_of_streams(one)] >= 0 for one in calls])
-    return known.size, int((~known).sum())
+    number, unknown = 0, 0
+    for part in dataset.by_report():
+        calls = part.table("api_calls", ["name", "kernel_id"])
+        names = labels(calls, "name")
+        known = integers(calls, "kernel_id")[np.isin(names.code, names.containing("streamwaitevent"))] >= 0
+        number, unknown = number + known.size, unknown + int((~known).sum())
+    return number, unknown
 
 
 class Found(NamedTuple):
@@ -358,15 +367,15 @@ def _idle_pieces(
     start, end = (times - work.shift[windows.line[window]] for times in (start, end))
     until = np.where(last, end, np.where(lost, start, np.clip(returned, start, end)))
     host, after = np.flatnonzero(start < until), np.flatnonzero(until < end)
-    kind = _kinds_after_launch(dataset, work, next_[after])
+    kind = _kinds_after_launch(dataset, work, next_[after], until[after])
     kind[lost[after]] = _UNKNOWN
     on_host = (window[host], start[host], until[host], thread[host], np.full(host.size, -1, np.int8))
     waiting = (window[after], until[after], end[after], thread[after], kind)
     return _on_threads(dataset, [*map(np.append, on_host, waiting)], _done_by_threads(dataset, modules, work))
 
 
-def _kinds_after_launch(dataset: Dataset, work: Work, rows: Rows) -> Ints:
-    """What the device waited for once the launch of each of some work had returned."""
+def _kinds_after_launch(dataset: Dataset, work: Work, rows: Rows, since: Ints) -> Ints:
+    """What the device waited for, since when it was idle and the launch of each of some work had returned."""
     names = labels(work.table, "launch_name")
     node = from_graph(work.table) | np.isin(names.code, names.containing("graphlaunch"))
     node &= ~labels(work.table, "kind").among("graph")
@@ -374,42 +383,32 @@ def _kinds_after_launch(dataset: Dataset, work: Work, rows: Rows) -> Ints:
     same = node[before] & node[rows] & (rows > 0)
     for values in (work.launched, work.thread, work.line):
         same &= values[before] == values[rows]
-    return np.select([same, _depends(dataset, work, rows)], [_GRAPH, _DEPENDENCY], _LATENCY).astype(np.int8)
+    return np.select([same, _depends(dataset, work, rows, since)], [_GRAPH, _DEPENDENCY], _LATENCY).astype(np.int8)
 
 
-def _depends(dataset: Dataset, work: Work, rows: Rows) -> Flags:
-    """Whether a stream that starts some work was made to wait for other work, which ended later than all else.
-
-    That is: later than the return of the launch, and than the work before on the stream, since whose launch the stream
-    was made to wait.
-    """
-    calls = dataset.table("api_calls", ["name", "pid", "context", "stream", "start_ns", "kernel_id"])
-    waits = _waits_of_streams(calls) & (integers(calls, "kernel_id") >= 0)
-    calls = calls.filter(pa.array(waits & (integers(calls, "stream") >= 0)))
-    if not calls.num_rows or not rows.size:
-        return np.zeros(rows.size, bool)
-    both = [np.append(integers(work.table, name), integers(calls, name)) for name in ("pid", "context", "stream")]
-    stream, of_wait = np.split(grouped(both).group, [work.line.size])
-    order = np.argsort(stream, kind="stable")
-    next_, before = np.flatnonzero(np.diff(stream[order]) == 0) + 1, np.full(stream.size, -1)
-    before[order[next_]] = order[next_ - 1]
-    before = before[rows]
-    started, ended = (integers(work.table, name) for name in ("start_ns", "end_ns"))
-    since = np.where(work.launched == NEVER, started, work.launched)[before]
-    since = np.where(before >= 0, since, min(int(started.min()), int(integers(calls, "start_ns").min())) - 1)
-    times = [integers(calls, "start_ns"), since, work.launched[rows]]
-    wait_at, low, high = axis_of(dataset, [of_wait, stream[rows], stream[rows]], times)
-    order = np.argsort(wait_at, kind="stable")
-    until = lookup(ended, positions(integers(calls, "kernel_id"), integers(work.table, "kernel_id")), NEVER)[order]
-    low, high = np.searchsorted(wait_at[order], low, "right"), np.searchsorted(wait_at[order], high)
-    latest = np.maximum(work.returned[rows], np.where(before >= 0, ended[before], NEVER))
-    return greatest_of(until)(low, high, NEVER) > latest
+def _depends(dataset: Dataset, work: Work, rows: Rows, since: Ints) -> Flags:
+    """Whether a stream that starts some work was made to wait for other work, which did not end before some times."""
+    calls = dataset.table("api_calls", ["pid", "context", "stream", "start_ns", "kernel_id"])
+    waiting, awaited = awaited_by_streams(work.table, calls)
+    ended = maxima(waiting, integers(work.table, "end_ns")[awaited], work.line.size)
+    return np.asarray(ended[rows] >= since)
 
 
-def _waits_of_streams(calls: pa.Table) -> Flags:
-    """Which API calls make a stream wait."""
-    names = labels(calls, "name")
-    return np.isin(names.code, names.containing("streamwaitevent"))
+def awaited_by_streams(kernels: pa.Table, calls: pa.Table) -> tuple[Rows, Rows]:
+    """For every wait of a stream that is known: the first work launched there later, and the work that it waits for."""
+    awaited, stream = positions(integers(calls, "kernel_id"), integers(kernels, "kernel_id")), integers(calls, "stream")
+    rows = np.flatnonzero((awaited >= 0) & (stream >= 0))
+    both = ((integers(calls, name)[rows], integers(kernels, name)) for name in ("pid", "context", "stream"))
+    group, _ = grouped([np.concatenate(columns).astype(np.int64) for columns in both])
+    time = np.append(integers(calls, "start_ns")[rows], integers(kernels, "launch_start_ns", NEVER))
+    by_stream = np.lexsort((time, group))
+    # Waits stand before work, so that they come first where both are at one time.
+    works = np.where(by_stream < rows.size, time.size, np.arange(time.size))
+    place = np.empty(time.size, np.int64)
+    place[by_stream] = np.minimum.accumulate(works[::-1])[::-1]
+    first = np.append(by_stream, -1)[place[: rows.size]]
+    some = (first >= 0) & (group[first] == group[: rows.size])
+    return first[some] - rows.size, awaited[rows[some]]
 
 
 class _Spans(NamedTuple):

@@ -21,6 +21,7 @@ from tracekit.arrays.types import Columns, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError, did_you_mean, plain
 from tracekit.markers.base import KINDS
+from tracekit.steptime import budget
 from tracekit.views import formatting
 from tracekit.views.formatting import ON_CPU, ON_GPU, Nouns, WrappedText, cell, lists_of, printed_json, records
 
@@ -247,11 +248,8 @@ def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     about_modules = not others and not {"path", "module", "class_name"}.isdisjoint(answer)
     if about_modules and not dataset.manifest["rows"]["calls"]:
         return Text(f"no matching rows: {nodes.none(dataset)}")
-    if name == "findings":
-        from tracekit.steptime.findings import has_device_work  # noqa: PLC0415 - only after it has been asked
-
-        if not has_device_work(dataset):
-            return Text(f"no GPU: {_EMPTY['budget']}")
+    if name == "findings" and not budget.summed(dataset).has_work:
+        return Text(f"no GPU: {_EMPTY['budget']}")
     if name == "stragglers" and dataset.reports:
         from tracekit.answers import clocks  # noqa: PLC0415 - only after it has been asked
 

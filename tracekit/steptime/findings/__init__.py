@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
-from tracekit.arrays.codes import labels
 from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
@@ -53,9 +52,8 @@ RECORDER, UNEXPLAINED = NOTES = ("recorder", "unexplained")
 _LEAST_SHARE = 0.01
 #: By which share of a saving the model may err, as delays of single launches vary: the bound is so much larger.
 _ERROR = 0.03
-#: Candidates that stand instead of others must save so many times as much; notes are made where the device idles for
-#: such a share of the step, with kinds that have such a share of that.
-_CLEARLY, _IDLE_SHARE, _LEAST_KIND = 1.2, 0.05, 0.05
+#: Notes are made where the device idles for such a share of the step, with kinds that have such a share of that.
+_IDLE_SHARE, _LEAST_KIND = 0.05, 0.05
 #: How many candidates of a family the model is asked about; how many of all families, given how many calls and pieces
 #: of work it plays each time, are asked about at least.
 _MOST_OF_FAMILY, _LEAST_ASKED, _MOST_PLAYED = 4, 4, 3_000_000
@@ -90,9 +88,10 @@ def findings(dataset: Dataset) -> list[Finding]:
     if dataset.root is not None:
         raise UsageError("findings are of whole devices; ask the whole dataset, without --path")
     sample = sampled(dataset)
-    if not has_device_work(sample):
+    budgets = budget.summed(sample)
+    if not budgets.has_work:
         return []
-    steps = StepRows(sample)
+    steps = StepRows(sample, budgets)
     least = max(1, _LEAST_SHARE * steps.step_ns)
     found = []
     for family, candidate in _asked(steps, least):
@@ -106,7 +105,7 @@ def findings(dataset: Dataset) -> list[Finding]:
         if min(known, most) >= least:
             found.append(_Saving(min(round((1 + _ERROR) * known), most), family, candidate))
     # What saves the same, as the device then always works, stands by how much time goes.
-    found = sorted(_without_doubles(steps, found), key=lambda one: (-one.ns, -one.candidate.most_ns))
+    found = sorted(found, key=lambda one: (-one.ns, -one.candidate.most_ns))
     rows = [
         Finding(family.name, of.module, rank, ns, ns / steps.step_ns, of.evidence, of.advice)
         for rank, (ns, family, of) in enumerate(found, 1)
@@ -124,19 +123,6 @@ class _Saving(NamedTuple):
     ns: int
     family: Family
     candidate: Candidate
-
-
-def _without_doubles(steps: StepRows, found: list[_Saving]) -> list[_Saving]:
-    """Either candidates that stand instead of others in their modules, or these, whichever save clearly more."""
-    gone: set[int] = set()
-    plain = [(number, {*one.candidate.rows}) for number, one in enumerate(found) if not one.candidate.instead]
-    for number, one in enumerate(found):
-        if one.candidate.instead:
-            inside = {own for row in one.candidate.rows for own in range(row, int(steps.modules.end[row]))}
-            others = {other for other, rows in plain if rows and rows <= inside}
-            most = max((found[other].ns for other in others), default=0)
-            gone |= others if one.ns > _CLEARLY * most else {number}
-    return [one for number, one in enumerate(found) if number not in gone]
 
 
 def _unexplained(steps: StepRows, found: list[_Saving]) -> list[Finding]:
@@ -167,16 +153,6 @@ def _asked(steps: StepRows, least: float) -> list[tuple[Family, Candidate]]:
         promising += [(family, candidate) for candidate in largest]
     number = max(_LEAST_ASKED, _MOST_PLAYED // max(1, steps.work.start.size + steps.events.start.size))
     return nlargest(number, promising, key=lambda one: one[1].most_ns)
-
-
-def has_device_work(dataset: Dataset) -> bool:
-    """Whether a device worked for any time, so that its steps have a wall clock that something could save."""
-    for report in dataset.by_report():
-        table = report.table("kernels", ["kind", "start_ns", "end_ns"])
-        lasts = integers(table, "end_ns") > integers(table, "start_ns")
-        if (lasts & ~labels(table, "kind").among("cpu_op")).any():
-            return True
-    return False
 
 
 def check_family(name: str) -> None:

@@ -33,8 +33,6 @@ _TEXTS = {
     "synchronize": "Remove the call, or wait for an event that was recorded earlier.",
     "launch_bound": "The device waits while the host launches small kernels here. {how}",
     "graph": 'Use a CUDA graph: torch.compile(mode="reduce-overhead"), or torch.cuda.graph around it.',
-    "reads_then_graph": "The host waits for the device inside {where}, which keeps this module from being one CUDA "
-    "graph. First remove that wait: synchronize elsewhere, keep values on the device. {how}",
     "data_loading": "The thread that launches the work loads the next batch, or waits for it, before it goes on. "
     "Load ahead in other processes: more num_workers, a higher prefetch_factor, less to do for each sample.",
     "host_code": "Code of the host outside modules takes {share:.0%} of the time ({time}). "

@@ -13,7 +13,7 @@ import numpy as np
 from tracekit.arrays.columns import integers
 from tracekit.arrays.intervals import Covered, covered, cut, innermost, nesting_order, parents
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.markers.base import MODULE, OPERATOR
+from tracekit.markers.base import OPERATOR
 from tracekit.steptime.findings.advice import READ, SYNCHRONISED, time_text
 from tracekit.steptime.findings.rows import Candidate, StepRows
 from tracekit.steptime.whatif.changes import Changing, Stretches, asynchronous, code_in, without, without_code
@@ -46,13 +46,13 @@ def waits(steps: StepRows) -> Iterator[Candidate]:
         call = str(steps.waits.name[steps.wait[rows[0]]]).split("_")[0]
         what = READ if name == "read" else SYNCHRONISED.format(call=call)
         edit = partial(asynchronous, copies=(*copies, steps.work.pinned[copies[1], 0]), after=removal)
-        modules, first = tuple({*events.module[rows].tolist()}), events.module[rows[0]]
+        first = events.module[rows[0]]
         # The launches of their module, or the budget where it has none.
         end = np.append(steps.modules.end, -1)[first]
         launches = bool(((steps.work.module >= first) & (steps.work.module < end)).any())
         question = ("launches", events.module[rows]) if launches else ("budget",)
         evidence = steps.evidence("waits", steps.waits.id[steps.wait[rows]], *question)
-        yield Candidate(module, most, edit, evidence, f"{what} {steps.advice(name)}", rows=modules)
+        yield Candidate(module, most, edit, evidence, f"{what} {steps.advice(name)}")
 
 
 def _waits(steps: StepRows) -> Rows:
@@ -65,43 +65,30 @@ def _waits(steps: StepRows) -> Rows:
 
 
 def launch_bound(steps: StepRows) -> Iterator[Candidate]:
-    """The outermost modules that launch too slowly in which nothing blocks, or only waits that would go first."""
+    """The outermost modules that launch too slowly in which nothing blocks."""
     work, modules = steps.work, steps.modules
     launches = (steps.launched >= 0) & ~np.append(work.from_replay, False)[steps.launched]
     launching = _subtree(steps, work.module[steps.launched[launches & steps.counted(np.arange(launches.size))]])
     blocking = np.flatnonzero(steps.events.blocks)
     blocking = blocking[steps.counted(blocking)]
-    waiting, wait = _subtree(steps, steps.events.module[blocking]), _waits(steps)
-    removable = _subtree(steps, steps.events.module[wait])
     called = np.zeros(len(modules.path), dtype=bool)
     called[steps.calls.module[steps.calls.module >= 0]] = True
     called &= np.array([kind != OPERATOR for kind in modules.kind], dtype=bool) & (launching > 1)
-    of_modules = np.array([kind == MODULE for kind in modules.kind], dtype=bool)
-    how = steps.advice("graph")
-    for module, rows in _outermost(steps, called & (waiting == 0), launching):
-        yield _graph(steps, module, rows, steps.advice("launch_bound", how=how))
-    reads = np.unique(steps.events.module[wait]).tolist()
-    for module, rows in _outermost(steps, called & of_modules & (waiting > 0) & (waiting == removable), launching):
-        inside = [read for read in reads if ((rows <= read) & (read < modules.end[rows])).any()]
-        names = dict.fromkeys(str(steps.patterns[read]) for read in inside)
-        where = ", ".join([*names][:_PLACES]) + (", …" if len(names) > _PLACES else "")
-        text = steps.advice("reads_then_graph", where=where, how=how)
-        yield replace(_graph(steps, module, rows, text), instead=True)
+    called &= _subtree(steps, steps.events.module[blocking]) == 0
+    text = steps.advice("launch_bound", how=steps.advice("graph"))
+    above = np.zeros(called.size, dtype=bool)
+    for row, parent in enumerate(modules.parent.tolist()):
+        above[row] = parent >= 0 and (above[parent] or called[parent])
+    outermost = np.flatnonzero(called & ~above)
+    for module, own in steps.by_pattern(outermost):
+        rows = outermost[own]
+        if launching[rows].sum() >= _LEAST_LAUNCHES * max(1, steps.steps):
+            yield _graph(steps, module, rows, text)
 
 
 def _subtree(steps: StepRows, module: Rows) -> Ints:
     """How many rows each module has with all below it."""
     return steps.modules.subtree_sums(np.bincount(module[module >= 0], minlength=len(steps.modules.path)))
-
-
-def _outermost(steps: StepRows, fits: Flags, launching: Ints) -> Iterator[tuple[str | None, Rows]]:
-    """Those modules that are in no other one and launch enough, by pattern."""
-    above = np.zeros(fits.size, dtype=bool)
-    for row, parent in enumerate(steps.modules.parent.tolist()):
-        above[row] = parent >= 0 and (above[parent] or fits[parent])
-    rows, least = np.flatnonzero(fits & ~above), _LEAST_LAUNCHES * max(1, steps.steps)
-    groups = ((module, rows[own]) for module, own in steps.by_pattern(rows))
-    yield from ((module, own) for module, own in groups if launching[own].sum() >= least)
 
 
 def _graph(steps: StepRows, module: str | None, rows: Rows, text: str) -> Candidate:
@@ -114,13 +101,13 @@ def _graph(steps: StepRows, module: str | None, rows: Rows, text: str) -> Candid
     most = steps.per_step(int(lasts[events].sum()))
     kernels = steps.work.kernel[steps.launched[events[steps.launched[events] >= 0]]]
     evidence = steps.evidence("kernels", kernels, "launches", rows)
-    return Candidate(module, most, partial(_as_graph, chosen, steps.phases), evidence, text, rows=tuple(rows.tolist()))
+    return Candidate(module, most, partial(_as_graph, chosen, steps.phases), evidence, text)
 
 
 def _as_graph(chosen: Flags, phases: Stretches, changing: Changing) -> None:
     """Calls become graphs; what of their code is of phases with families of their own stays."""
     kept = code_in(changing, phases)
-    changing.as_graph(chosen, if_blocked=True)
+    changing.as_graph(chosen)
     changing.tasks = replace(changing.tasks, code=np.maximum(changing.tasks.code, kept))
     tasks, work = changing.tasks, changing.found.work
     follows = np.flatnonzero((tasks.before >= 0) & (tasks.event == np.append(tasks.event, -1)[tasks.before]))

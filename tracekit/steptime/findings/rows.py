@@ -19,7 +19,7 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
-from tracekit.steptime import budget
+from tracekit.steptime.budget import Budgets
 from tracekit.steptime.findings.advice import advice, engine_of
 from tracekit.steptime.own_times import RANK_TIMES, RankTimes, times_of
 from tracekit.steptime.whatif import StepModel
@@ -44,8 +44,6 @@ class Candidate:
     advice: str  # what to do, in two sentences
     fastest: bool = False  # whether mending it makes all processes and devices like the fastest
     saves_ns: int | None = None  # what mending it saves, if that is known without the model
-    rows: tuple[int, ...] = ()  # if it concerns the host in modules, these
-    instead: bool = False  # whether it takes the place of other candidates for the host in modules of these rows
 
 
 class Family(NamedTuple):
@@ -90,8 +88,8 @@ class StepRows:
         in_step: Which work ran in steps; of a recording without steps, all.
     """
 
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset, self.modules, self.budgets = dataset, hierarchy(dataset), budget.summed(dataset)
+    def __init__(self, dataset: Dataset, budgets: Budgets) -> None:
+        self.dataset, self.modules, self.budgets = dataset, hierarchy(dataset), budgets
         self.model = StepModel(dataset, self.budgets.windows)
         self.patterns: list[str | None] = [*patterns(self.modules), None]
         changing = self.model.changing()

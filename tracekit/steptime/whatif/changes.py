@@ -217,10 +217,10 @@ class Changing:
         launch = np.where(early, np.minimum(tasks.launch, self._starts_after), tasks.launch)
         self.tasks = replace(tasks, takes=np.where(free, 0, tasks.takes), launch=launch)
 
-    def as_graph(self, chosen: Flags, *, if_blocked: bool = False) -> None:
-        """One launch remains of the CUDA calls in each outermost call, and no code; also if one waits for work."""
+    def as_graph(self, chosen: Flags) -> None:
+        """One launch remains of the CUDA calls in each outermost call in which none waits for work, and no code."""
         leader, start = np.full(self.blocks.size, -1), self.found.events.start
-        by_thread = self._by_thread(chosen, None if if_blocked else self.blocks & self.found.events.ended_by_work)
+        by_thread = self._by_thread(chosen, self.blocks & self.found.events.ended_by_work)
         for rows, time in by_thread:
             at = _span_of(time, start[rows])
             inside = np.flatnonzero(at >= 0)

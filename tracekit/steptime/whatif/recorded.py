@@ -17,6 +17,7 @@ from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.ranks.collectives import collectives_in
+from tracekit.steptime.budget import awaited_by_streams
 from tracekit.steptime.windows import Steps, host_spans, host_steps, thread_keys
 
 NEVER = np.iinfo(np.int64).min
@@ -103,11 +104,11 @@ def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
     steps = host_steps(dataset)
     events, event_of, threads = _events(kernels, waits, others, modules, steps)
     work, ids = _work(kernels, event_of["kernels"], modules), integers(kernels, "kernel_id")
-    awaited, awaited_by_streams = (positions(integers(table, "kernel_id"), ids) for table in (waits, others))
+    awaited = positions(integers(waits, "kernel_id"), ids)
     work = work._replace(pinned=_pinned(kernels, work, awaited[labels(waits, "kind").among("pageable_copy")]))
     events = _with_awaited(events, event_of["waits"], awaited, work, integers(kernels, "pid"))
-    pairs, has = _dependencies(kernels, others, awaited_by_streams)
-    pairs = pairs if has else _before_collectives(work, events.thread)
+    has = bool((integers(others, "stream") >= 0).any())
+    pairs = awaited_by_streams(kernels, others) if has else _before_collectives(work, events.thread)
     borders = _borders(events.start, steps.start, event_of["begin"]), _borders(events.start, steps.end, event_of["end"])
     return Recorded(events, work, pairs, threads, work_of, has, steps, borders)
 
@@ -218,23 +219,6 @@ def _work(kernels: pa.Table, event: Rows, modules: Hierarchy) -> Work:
         ids, line, step, context, stream, start, end, event, before, modules.rows(kernels), names.code, names.words,
         collectives_in(kernels), several, np.column_stack((end - start, end - start)),
     )  # fmt: skip
-
-
-def _dependencies(kernels: pa.Table, others: pa.Table, awaited: Rows) -> tuple[tuple[Rows, Rows], bool]:
-    """For every wait of a stream: the first work launched there later, and the work that it waits for."""
-    stream = integers(others, "stream")
-    rows = np.flatnonzero((awaited >= 0) & (stream >= 0))
-    both = ((integers(others, name)[rows], integers(kernels, name)) for name in ("pid", "context", "stream"))
-    group, _ = grouped([np.concatenate(columns).astype(np.int64) for columns in both])
-    time = np.append(integers(others, "start_ns")[rows], integers(kernels, "launch_start_ns", NEVER))
-    by_stream = np.lexsort((time, group))
-    # Waits stand before work, so that they come first where both are at one time.
-    works = np.where(by_stream < rows.size, time.size, np.arange(time.size))
-    place = np.empty(time.size, np.int64)
-    place[by_stream] = np.minimum.accumulate(works[::-1])[::-1]
-    first = np.append(by_stream, -1)[place[: rows.size]]
-    some = (first >= 0) & (group[first] == group[: rows.size])
-    return (first[some] - rows.size, awaited[rows[some]]), bool((stream >= 0).any())
 
 
 def _before_collectives(work: Work, thread: Rows) -> tuple[Rows, Rows]:
