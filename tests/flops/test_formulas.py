@@ -71,9 +71,8 @@ def test_a_convolution(data: st.DataObject) -> None:
     layer = getattr(nn, kind)(*channels, width, bias=draw(st.booleans()), **options)
     batch = draw(st.sampled_from([(), (1,), (2,)]))
     x = torch.zeros(*batch, layer.in_channels, *(draw(st.integers(7, 9)) for _ in range(dimensions)))
-    expected = counted(layer, x)
-    assert flops_of(marked_call(layer, x)) == expected
-    assert flops_of(marked_call(layer, x, out=False)) == expected
+    assert flops_of(marked_call(layer, x)) == counted(layer, x)
+    assert transposed or isinstance(flops_of(marked_call(layer, x, out=False)), Unknown)
 
 
 @settings(deadline=None, max_examples=100)
@@ -229,29 +228,11 @@ def test_operators_cost_what_torch_registers(
 def test_all_operators_that_torch_counts_are_known_here() -> None:
     from torch.utils.flop_counter import flop_registry
 
-    from tracekit.flops.operators import _REGISTRY
+    from tracekit.flops.operators import _REGISTRY, FUSED
 
     named = {str(one).replace("aten.", "aten::") for one in flop_registry if str(one).startswith("aten")}
-    assert named == set(_REGISTRY) - set(CPU_ATTENTIONS)
+    assert named == set(_REGISTRY) - {*CPU_ATTENTIONS, *FUSED}
     assert operator(f"{CPU_ATTENTIONS[0]}, sizes = [[1, 2, 3, 4]]")[:3] == (True, 0, False)
-
-
-def test_a_fused_encoder_layer_costs_what_its_parts_cost() -> None:
-    layer, x = nn.TransformerEncoderLayer(16, 4, 24, dropout=0, batch_first=True), torch.zeros(3, 5, 16)
-    attention = layer.self_attn
-    weights = attention.in_proj_weight, attention.out_proj.weight, layer.linear1.weight, layer.linear2.weight
-    into, out_of, up, down = (list(weight.shape) for weight in weights)
-    shapes = [[3, 5, 16], [], [], into, [], out_of, [], [], [], [], [], [], [], [], up, [], down, [], [], []]
-    text = f"aten::_transformer_encoder_layer_fwd, sizes = {shapes}"
-    layers = operator(text)
-    assert (layers.registered, layers.flops, layers.harmless) == (True, 2 * 3 * 5 * 16 * (4 * 16 + 2 * 24), False)
-    assert layers.attention == 4 * 3 * 5 * 5 * 16
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-            assert operator(text).flops + operator(text).attention == counted(layer, x)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(True)
 
 
 @pytest.mark.parametrize(
@@ -268,10 +249,7 @@ def test_a_fused_encoder_layer_costs_what_its_parts_cost() -> None:
         "aten::mm, sizes = " + "[" * 4_000,
         "aten::convolution, sizes = [[1, 2, 3], [2, 2, 1], [], [], []]",
         "aten::_scaled_dot_product_flash_attention, sizes = [[1, 3, 4, 5], [1, 2, 4, 5], [1, 2, 4, 5]]",
-        *(
-            f"aten::_transformer_encoder_layer_fwd, sizes = {shapes}"
-            for shapes in ([], [[3, 5, 16]], [[2, 3, 4]] * 20, [[]] * 20)
-        ),
+        *("aten::_transformer_encoder_layer_fwd, sizes = [[3, 5, 16]]", "aten::_native_multi_head_attention"),
     ],
 )
 def test_an_operator_whose_sizes_do_not_tell_is_not_known(text: str) -> None:
@@ -287,7 +265,7 @@ OPERATORS = {
     ),
     False: (
         *("aten::mv", "aten::dot", "aten::mkldnn_rnn_layer", "aten::einsum", "aten::linalg_qr"),
-        *("aten::_trilinear", "aten::_native_multi_head_attention", "MyFunctionBackward"),
+        *("aten::_trilinear", "MyFunctionBackward"),
         *("vllm::unified_attention", "MyFunction", "aten::matmul"),
     ),
 }

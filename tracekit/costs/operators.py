@@ -141,7 +141,7 @@ def _nested(dataset: Dataset, calls: Calls, ranges: Ranges, code: Rows, kinds: l
 
 
 def _added_up(dataset: Dataset, marked: Marked, table: Calls, owner: Rows, work: OwnWork) -> OperatorFlops:
-    """The FLOPs of each call's operators, with the attention that fused ones have inside, except on a CPU."""
+    """The FLOPs of each call's operators."""
     calls, registered = len(table), marked.those("registered")
     call_of, in_registered = _around(marked, registered)
     outermost = registered & ~in_registered
@@ -150,15 +150,14 @@ def _added_up(dataset: Dataset, marked: Marked, table: Calls, owner: Rows, work:
     has_operators[call_of[inside]] = True
     counted = inside[outermost[inside]]
     of_call = call_of[counted]
-    every, fused = marked.column("flops", missing=-1), marked.column("attention", missing=0)
-    flops, attention = every[counted], fused[counted]
-    flops[(_multiplied_inside(marked, registered, outermost, every) > every + fused)[counted]] = -1
+    every = marked.column("flops", missing=-1)
+    flops = every[counted]
+    flops[(_multiplied_inside(marked, registered, outermost, every) > every)[counted]] = -1
     launches = kernels(dataset, _LAUNCHES)
     never, unclear = stopped_products(marked, outermost, table, owner, launches, work)
     flops[np.isin(counted, never)] = 0
     flops[np.isin(counted, unclear)] = -1
-    on_cpu = work.bits[of_call] & Work.CPU_ATTENTION > 0
-    known = np.maximum(flops, 0) + np.where(on_cpu, 0, attention)
+    known = np.maximum(flops, 0)
     total = sums(of_call, known, calls)
     unknown = np.bincount(of_call, known, calls) > _LARGEST
     unknown[of_call[flops < 0]] = True

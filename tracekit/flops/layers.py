@@ -127,36 +127,12 @@ def _convolution(call: Call) -> int | None:
 
 
 def _positions(call: Call, weight: Shape, given: Shape) -> Shape | None:
-    if not weight[1] or given[1] % weight[1]:
+    if not weight[1] or given[1] % weight[1] or not call.outputs:
         return None
-    if not call.outputs:
-        return _computed_positions(call, weight[2:], given[2:])
     returned = call.outputs[0]
     channels, *positions = returned[-len(given) + 1 :]
     fits = len(call.outputs) == 1 and len(returned) >= len(given) - 1 and channels == weight[0]
     return positions if fits else None
-
-
-def _computed_positions(call: Call, filter_: Shape, given: Shape) -> Shape | None:
-    """The spatial part of the output from padding, stride and dilation, where no marker records the output."""
-    padding = call.settings.get("padding")
-    if padding == "same":
-        return given
-    sides = [0] * len(given) if padding == "valid" else _each(padding, len(given))
-    stride, dilation = (_each(call.settings.get(name), len(given)) for name in ("stride", "dilation"))
-    if sides is None or stride is None or dilation is None or not all(stride):
-        return None
-    positions = [
-        (size + 2 * side - apart * (width - 1) - 1) // step + 1
-        for size, side, apart, width, step in zip(given, sides, dilation, filter_, stride, strict=True)
-    ]
-    return positions if min(positions) >= 0 else None
-
-
-def _each(setting: object, dimensions: int) -> Sequence[int] | None:
-    if not isinstance(setting, list) or len(setting) != dimensions:
-        return None
-    return setting if all(type(number) is int and number >= 0 for number in setting) else None
 
 
 _NAMES = ("query", "key", "value")

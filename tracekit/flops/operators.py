@@ -28,7 +28,6 @@ class Operator(NamedTuple):
         registered: Whether ``flop_counter`` counts it, or what it is fused from, with all operators that it calls.
         flops: Its FLOPs; -1 where its sizes do not give them, 0 where it has no formula.
         saves_first: Whether it saves what its backward pass needs before it multiplies. Attention saves results, too.
-        attention: FLOPs of the attention inside a fused encoder layer, which is left out where a CPU ran it.
         dtype: The dtype in which it multiplies; None where the text does not record it.
         never_stops: Whether it recomputes to the end, as the nodes of reentrant checkpoints do.
     """
@@ -38,7 +37,6 @@ class Operator(NamedTuple):
     harmless: bool = False
     saves_first: bool = False
     of_torch: bool = False
-    attention: int = 0
     dtype: str | None = None
     never_stops: bool = False
 
@@ -48,7 +46,7 @@ def operator(text: str) -> Operator:
     match = _FORM.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
     name = match["name"] if match else text.partition(",")[0]
     sizes = _sizes(match["sizes"] if match else None)
-    formula = _REGISTRY.get(name) or (_FUSED.get(name) if sizes is not None else None)
+    formula = _REGISTRY.get(name)
     of_torch = name.startswith(_OF_TORCH)
     if formula is None:
         harmless = Work.UNLISTED not in operator_kind(name)
@@ -59,7 +57,6 @@ def operator(text: str) -> Operator:
         saves_first="attention" not in name,
         of_torch=of_torch,
         dtype=computed_in(_types(match["types"] if match else None), ()),
-        attention=max(0, _flops(_layer_attention, sizes)) if name.startswith(_FUSED_LAYER) else 0,
     )
 
 
@@ -122,34 +119,15 @@ def _keys(query: Shape, key: Shape, value: Shape) -> tuple[int, int]:
     return keys, value_width
 
 
-def _layer(*sizes: Shape) -> int:
-    if len(sizes) <= max(_LAYER_TENSORS):
-        raise ValueError
-    source, into, out_of, up, down = (list(sizes[place]) for place in _LAYER_TENSORS)
-    *batch, tokens, width = source
-    hidden, _ = up
-    if [into, out_of, up, down] != [[3 * width, width], [width, width], [hidden, width], [width, hidden]]:
-        raise ValueError
-    return 2 * prod(batch) * tokens * width * (4 * width + 2 * hidden)
-
-
-def _layer_attention(source: Shape, *_others: Shape) -> int:
-    *batch, tokens, width = source
-    return 4 * prod(batch) * tokens * tokens * width
-
-
 def _unknown(*_sizes: Shape) -> int:
     """FLOPs that depend on strides, masks, lengths, flags or outputs, which the text does not have."""
     return -1
 
 
-#: What ``nn.TransformerEncoderLayer`` runs in place of all others in inference, and the places of its tensors:
-#: the source, the weights into and out of its attention, the weights of its feed-forward network.
-_FUSED_LAYER, _LAYER_TENSORS = "aten::_transformer_encoder_layer_fwd", (0, 3, 5, 14, 16)
-#: Operators that ``flop_counter`` does not know: they count as what torch runs without them. Whether attention returns
-#: its weights, and so whether torch would fuse it without them, no size shows.
-_FUSED: dict[str, Callable[..., int]] = {FUSED_ATTENTION: _unknown, _FUSED_LAYER: _layer}
 _ATTENTIONS = ("efficient", "flash", "cudnn")
+#: Operators of ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer`` in inference, in place of all others. No
+#: size shows whether attention returns its weights, nor whether torch would fuse it without these.
+FUSED = (FUSED_ATTENTION, "aten::_transformer_encoder_layer_fwd")
 #: Registered, with FLOPs that their sizes do not give.
 _WITHOUT_SIZES = (
     *("convolution", "_convolution", "cudnn_convolution", "convolution_overrideable", "_slow_conv2d_forward"),
@@ -158,6 +136,7 @@ _WITHOUT_SIZES = (
 )
 _REGISTRY: dict[str, Callable[..., int]] = {
     **dict.fromkeys(CPU_ATTENTIONS, lambda *_: 0),
+    **dict.fromkeys(FUSED, _unknown),
     "aten::mm": _product,
     "aten::bmm": _product,
     "aten::_scaled_mm": _product,
