@@ -119,14 +119,6 @@ def _once(recording: Recording, launched: Launched, launch: Rows, rows: Rows) ->
     return once
 
 
-class _Sequence(NamedTuple):
-    """Launches of the same names, of one map: what each is, and the number of its name."""
-
-    pattern: Pattern
-    match: Match
-    names: list[int]
-
-
 def _shares_of_units(
     own: OwnLaunches, sequences: _Sequences, mapped_modules: MappedModules, table: ShareTable
 ) -> tuple[Rows, Flags]:
@@ -147,20 +139,19 @@ def _shares_of_units(
             of_unit[start:end] = CUT if runs.cut[at] else _PLACELESS[place]
         else:
             alike.setdefault((place, sequences.key(at, start, end)), []).append(start)
-    sequences.divide()
     rows: dict[tuple[int, Target, bool], int] = {}
     for (place, key), starts in alike.items():
-        found = sequences.known[key]
-        targets = {id(target): target for target in found.match.targets}
+        pattern, launched = sequences.known[key]
+        targets = {id(target): target for target in launched}
         places = mapped_modules.places[place]
         of_target = {}
         for number, target in targets.items():
             if (asked := (place, target, key[2])) not in rows:
-                rows[asked] = table.row(found.pattern.kernels, target, places, complete=key[2])
+                rows[asked] = table.row(pattern.kernels, target, places, complete=key[2])
             of_target[number] = rows[asked]
-        units = np.add.outer(starts, np.arange(len(found.match.targets)))
-        of_unit[units] = [of_target[id(target)] for target in found.match.targets]
-        first_of = {target: at for at, target in reversed(list(enumerate(found.match.targets)))}
+        units = np.add.outer(starts, np.arange(len(launched)))
+        of_unit[units] = [of_target[id(target)] for target in launched]
+        first_of = {target: at for at, target in reversed(list(enumerate(launched)))}
         counted[units[:, list(first_of.values())]] = True
     return of_unit, counted
 
@@ -173,7 +164,7 @@ _Key = tuple[str, bytes, bool]
 
 
 class _Sequences:
-    """The distinct sequences of launches in runs, each matched to its map once."""
+    """The distinct sequences of launches in runs, each matched to its map once: the target of every launch."""
 
     def __init__(self, runs: Runs, own: OwnLaunches, doubtful: set[int]) -> None:
         self.runs = runs
@@ -181,7 +172,7 @@ class _Sequences:
         self._room = _MOST_COMPARED
         self._own = own
         self._patterns: dict[str, tuple[Pattern, dict[int, str]]] = {}
-        self.known: dict[_Key, _Sequence] = {}
+        self.known: dict[_Key, tuple[Pattern, list[Target]]] = {}
 
     def key(self, run: int, start: int, end: int) -> _Key:
         """The key of the sequence of some units of a run."""
@@ -192,15 +183,7 @@ class _Sequences:
             self.known[key] = self._matched(map_id, names.tolist(), complete=key[2])
         return key
 
-    def divide(self) -> None:
-        """Divides stretches of several kernels by what these launched elsewhere."""
-        patterns = LibraryLaunchPatterns()
-        for found in self.known.values():
-            patterns.learn(found.pattern, found.match, found.names)
-        for found in self.known.values():
-            patterns.resolve(found.pattern, found.match, found.names)
-
-    def _matched(self, map_id: str, names: list[int], *, complete: bool) -> _Sequence:
+    def _matched(self, map_id: str, names: list[int], *, complete: bool) -> tuple[Pattern, list[Target]]:
         if map_id not in self._patterns:
             kernels = self.runs.maps[map_id].kernels
             keys = [_unnumbered(kernel.name) if kernel.generated else _operator(kernel.name) for kernel in kernels]
@@ -210,8 +193,8 @@ class _Sequences:
             key_of[name] = key_of_launch(self._own.names[name], pattern)
         self._room -= len(pattern.kernels) + len(names)
         keys = [key_of[name] for name in names]
-        match = matched(pattern, keys, complete=complete) if self._room >= 0 else None
-        return _Sequence(pattern, match or Match([()] * len(names), []), names)
+        targets = matched(pattern, keys, complete=complete) if self._room >= 0 else None
+        return pattern, targets or [()] * len(names)
 
 
 #: Kernels of a map that may have launched something; none if it is not known.
@@ -243,21 +226,6 @@ class Pattern(NamedTuple):
     known: frozenset[str]
 
 
-class Gap(NamedTuple):
-    """Launches of kernels of a library, up to the one before ``last``; of several it is not known where each begins."""
-
-    first: int
-    last: int
-    kernels: Target
-
-
-class Match(NamedTuple):
-    """For every launch of a run the kernels of the map that it may be of, and the gaps whose launches are all known."""
-
-    targets: list[Target]
-    gaps: list[Gap]
-
-
 def key_of_launch(name: str, pattern: Pattern) -> str:
     """The name of a launch in patterns; empty if it is in no pattern."""
     if own := _OF_COMPILER.fullmatch(name):
@@ -278,25 +246,29 @@ def _operator(name: str) -> str:
     return f"aten::{_CALLS.get(operator, operator)}" if namespace == "extern_kernels" else f"{namespace}::{operator}"
 
 
-def matched(pattern: Pattern, keys: Sequence[str], *, complete: bool) -> Match | None:
-    """What each launch of a run, by its :func:`key_of_launch`, is; None if the run cannot be one of this map.
+def matched(pattern: Pattern, keys: Sequence[str], *, complete: bool) -> list[Target] | None:
+    """The kernels that each launch of a run, by its :func:`key_of_launch`, may be of; None if no run is like that.
 
+    Launches of several kernels of a library in a row are of all of them, but where each of these launched one.
     ``complete`` is whether the report seems to hold all launches, so that their number proves something.
     """
     anchored = _anchors(pattern, keys)
     if anchored is None:
         return None
     anchors, lost = anchored
-    match = Match([()] * len(keys), [])
+    targets: list[Target] = [()] * len(keys)
     for (kernel, launch), (next_kernel, next_launch) in pairwise([(-1, -1), *anchors, (len(pattern.keys), len(keys))]):
         if launch >= 0:
-            match.targets[launch] = (kernel,)
+            targets[launch] = (kernel,)
         between = range(kernel + 1, next_kernel)
         if lost.isdisjoint(between) and not any(keys[launch + 1 : next_launch]):
             busy = tuple(each for each in between if not _LAUNCHES_NOTHING.fullmatch(pattern.kernels[each].name))
             zeroes = next_launch < len(keys) and keys[next_launch].startswith(_ZEROES_BEFORE)
-            _fill(pattern, match, Gap(launch + 1, next_launch - zeroes, busy), complete=complete)
-    return match
+            number = max(next_launch - zeroes - launch - 1, 0)
+            each = len(busy) == number and all(_BUSY.fullmatch(pattern.kernels[kernel].name) for kernel in busy)
+            of_them = [(kernel,) for kernel in busy] if complete and each else [busy] * number
+            targets[launch + 1 : launch + 1 + number] = of_them
+    return targets
 
 
 def _anchors(pattern: Pattern, keys: Sequence[str]) -> tuple[list[tuple[int, int]], set[int]] | None:
@@ -326,56 +298,6 @@ def _places(keys: Iterable[str]) -> dict[str, list[int]]:
     for place, key in enumerate(keys):
         places.setdefault(key, []).append(place)
     return places
-
-
-def _fill(pattern: Pattern, match: Match, gap: Gap, *, complete: bool) -> None:
-    number = gap.last - gap.first
-    if number <= 0 or not gap.kernels:
-        return
-    match.targets[gap.first : gap.last] = [gap.kernels] * number
-    if not complete:
-        return
-    busy = all(_BUSY.fullmatch(pattern.kernels[kernel].name) for kernel in gap.kernels)
-    if busy and len(gap.kernels) == number:
-        match.targets[gap.first : gap.last] = [(kernel,) for kernel in gap.kernels]
-        match.gaps.extend(Gap(at, at + 1, (kernel,)) for at, kernel in enumerate(gap.kernels, gap.first))
-    else:
-        match.gaps.append(gap)
-
-
-class LibraryLaunchPatterns:
-    """What kernels of a library launch, learned from where each is the only one, over all runs of a recording."""
-
-    def __init__(self) -> None:
-        self._of_kernel: dict[str, set[tuple[int, ...]]] = {}
-        self._first: set[int] = set()
-        self._later: set[int] = set()
-
-    def learn(self, pattern: Pattern, match: Match, names: Sequence[int]) -> None:
-        """Learns from a run, given the number of the name of each launch."""
-        for gap in match.gaps:
-            self._first.add(names[gap.first])
-            if len(gap.kernels) == 1:
-                launched = tuple(names[gap.first : gap.last])
-                self._of_kernel.setdefault(pattern.kernels[gap.kernels[0]].name, set()).add(launched)
-                self._later.update(launched[1:])
-
-    def resolve(self, pattern: Pattern, match: Match, names: Sequence[int]) -> None:
-        """Divides gaps where only one way is known: some names only ever begin what a kernel launches, others never."""
-        for gap in match.gaps:
-            if not self._first.isdisjoint(self._later.intersection(names[gap.first : gap.last])):
-                continue
-            begins = [at for at in range(gap.first, gap.last) if names[at] in self._first]
-            if len(begins) != len(gap.kernels):
-                continue
-            parts = list(zip(gap.kernels, begins, [*begins[1:], gap.last], strict=True))
-            known = (
-                tuple(names[start:end]) in self._of_kernel.get(pattern.kernels[kernel].name, ())
-                for kernel, start, end in parts
-            )
-            if all(known):
-                for kernel, start, end in parts:
-                    match.targets[start:end] = [(kernel,)] * (end - start)
 
 
 @dataclass(frozen=True, slots=True)
