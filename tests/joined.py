@@ -8,8 +8,9 @@ from typing import Any
 import tracekit
 from tracekit.dataset.joining import Part, join
 from tracekit.dataset.opening import Dataset
+from tracekit.pipeline.report import write_tables
 from tracekit.pipeline.several import IDS_PER_REPORT
-from tracekit.pipeline.stages import ParseOptions, tables_of
+from tracekit.pipeline.stages import ParseOptions
 from tracekit.progress import no_progress
 from tracekit.readers import reader_for
 from tracekit.tables import TABLES
@@ -23,7 +24,7 @@ def joined_here(reports: Sequence[Path], folder: Path) -> Dataset:
     parts = [Part(path.stem, folder / f".{path.stem}", number * IDS_PER_REPORT) for number, path in enumerate(reports)]
     for path, part in zip(reports, parts, strict=True):
         part.folder.mkdir()
-        tables_of(path, reader_for(path), part.folder, no_progress, ParseOptions(first_id=part.first_id))
+        write_tables(path, reader_for(path), part.folder, no_progress, ParseOptions(first_id=part.first_id), None)
     join(folder, parts, [], no_progress)
     return tracekit.load(folder)
 
