@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tracekit.arrays.columns import integers, taken
@@ -111,9 +112,8 @@ def _move(folder: Path, share: _Share, spec: TableSpec, new: Renumbering, counte
     else:
         table = with_new_ids(pq.ParquetFile(source).read(), new)
         if "module_id" in spec.sorted_by:
-            last = np.iinfo(np.int64).max
-            keys = [table.column(name).cast(pa.int64()).fill_null(last) for name in reversed(spec.sorted_by)]
-            table = table.unify_dictionaries().take(pa.array(np.lexsort(keys)))
+            keys = [(name, "ascending") for name in spec.sorted_by]
+            table = table.unify_dictionaries().take(pc.sort_indices(table, keys))
     with table_writer(target, spec) as writer:
         writer.write_table(table, row_group_size=ROW_GROUP)
     share.entry[manifest.TABLE_IDS][spec.name] = id_of(pq.read_metadata(target))

@@ -167,7 +167,6 @@ def _one_ahead(pieces: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _numbered(table: pa.Table, first_id: int) -> pa.Table:
-    """The table with its ids counted from ``first_id`` instead of 0."""
     for at, field in enumerate(table.schema if first_id else ()):
         if field.name.endswith(_ROW_IDS):
             table = table.set_column(at, field, pc.add(table.column(at), first_id))

@@ -80,11 +80,10 @@ class InProcess:
     shares_files = True
 
     def __enter__(self) -> Self:
-        """Nothing has to be started."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing runs."""
+        pass
 
     def outcomes(self, tasks: Sequence[Task[Result]], progress: Progress) -> Iterator[Outcome[Result]]:
         """Does each task when its outcome is asked for."""

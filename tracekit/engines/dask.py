@@ -43,7 +43,6 @@ class Dask:
         self._client: Client
 
     def __enter__(self) -> Self:
-        """Connects."""
         try:
             from distributed import Client  # noqa: PLC0415 - an extra
         except ImportError:

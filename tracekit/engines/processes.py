@@ -64,7 +64,6 @@ class Processes:
         self._threads = ThreadPoolExecutor(self._most, thread_name_prefix="tracekit")
 
     def __enter__(self) -> Self:
-        """Nothing runs yet."""
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,10 +7,10 @@ import socket
 import traceback
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, repeat
 from pathlib import Path
 
 from tracekit.dataset.joining import Part, join
@@ -23,7 +23,7 @@ from tracekit.errors import ReportError, ReportsError, UsageError
 from tracekit.files import reason_of
 from tracekit.pipeline.report import write_tables
 from tracekit.pipeline.stages import ParseOptions, Run, needed_bytes
-from tracekit.progress import Progress, of_all
+from tracekit.progress import of_all
 from tracekit.readers import reader_for
 from tracekit.storage.local_copies import local_copy, temp_dir
 from tracekit.storage.locations import Location, in_order, is_remote
@@ -48,6 +48,9 @@ _LONGEST_NAME = 200
 #: Names that readers of partitions would parse as a number, a date or null.
 _NOT_TEXT = re.compile(r"([\d+-][\da-fxtz._+-]*|null)?", re.IGNORECASE)
 
+#: Why a report could not be read; of a machine that shares no folder, else, the files of its dataset by their names.
+_Parsed = ReportError | dict[str, bytes] | None
+
 
 def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOptions, run: Run) -> Dataset:
     """Reads reports side by side and writes one dataset of all that can be read."""
@@ -70,7 +73,6 @@ def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOpt
 
 
 def _check_given(paths: Sequence[Location]) -> None:
-    """Every report must be given once."""
     if not paths:
         raise UsageError("there is no report to parse")
     seen: dict[object, Location] = {}
@@ -99,23 +101,38 @@ def parse_parts(
     progress = run.progress
     if len(parts) > _MOST_NAMED:
         progress = of_all(f"{len(parts)} reports", len(parts), run.progress)
-    work = [(part, path, replace(options, first_id=part.first_id)) for path, part in zip(paths, parts, strict=True)]
     errors: dict[int, ReportError] = {}
     with opened(run.scheduler) as engine:
-        outcomes = _here(engine, work, progress) if engine.shares_files else _away(engine, work, progress)
-        for outcome in outcomes:
-            error = outcome.result
-            if outcome.lost is not None:
-                problem = f"the process that parsed it ended early ({outcome.lost})"
-                error = ReportError(paths[outcome.number], problem, _ALONE)
-            if error is not None:
+        needed = in_order(needed_bytes, paths, paths[0]) if engine.shares_files else repeat(0)
+        tasks = [
+            Task(part.name, _parsing(engine, part, path, options), bytes_)
+            for part, path, bytes_ in zip(parts, paths, needed, strict=False)
+        ]
+        for outcome in engine.outcomes(tasks, progress):
+            if error := _error_of(outcome, parts[outcome.number], paths[outcome.number]):
                 errors[outcome.number] = error
                 shutil.rmtree(parts[outcome.number].folder, ignore_errors=True)
     return {parts[number].name: errors[number] for number in sorted(errors)}
 
 
-#: What is done with a report: its dataset, its file, what is asked of it.
-_Work = tuple[Part, Location, ParseOptions]
+def _error_of(outcome: Outcome[_Parsed], part: Part, report: Location) -> ReportError | None:
+    """Why a report could not be parsed; files that came from another machine are put into its folder."""
+    if outcome.lost is not None:
+        return ReportError(report, f"the process that parsed it ended early ({outcome.lost})", _ALONE)
+    if not isinstance(outcome.result, dict):
+        return outcome.result
+    part.folder.mkdir(exist_ok=True)
+    for name, content in outcome.result.items():
+        (part.folder / name).write_bytes(content)
+    return None
+
+
+def _parsing(engine: Engine, part: Part, report: Location, options: ParseOptions) -> Callable[[Share], _Parsed]:
+    options = replace(options, first_id=part.first_id)
+    if engine.shares_files:
+        return partial(parsed_into, part.folder, report, options)
+    captures = tuple(path.absolute() for path in options.graph_captures)
+    return partial(parsed_away, report.absolute(), replace(options, graph_captures=captures))
 
 
 def report_names(paths: Sequence[Location]) -> list[str]:
@@ -141,30 +158,6 @@ def _safe(text: str) -> str:
     kept = [letter if letter.isalnum() or letter in ".-_" else "_" for letter in unicodedata.normalize("NFC", text)]
     name = "".join(kept).encode()[:_LONGEST_NAME].decode("utf-8", "ignore").lstrip("._")
     return f"report_{name}" if _NOT_TEXT.fullmatch(name) else name
-
-
-def _here(engine: Engine, work: Sequence[_Work], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
-    needed = in_order(needed_bytes, [report for _, report, _ in work], work[0][1])
-    tasks = [
-        Task(part.name, partial(parsed_into, part.folder, report, options), bytes_)
-        for (part, report, options), bytes_ in zip(work, needed, strict=True)
-    ]
-    return engine.outcomes(tasks, progress)
-
-
-def _away(engine: Engine, work: Sequence[_Work], progress: Progress) -> Iterator[Outcome[ReportError | None]]:
-    tasks = []
-    for part, report, options in work:
-        captures = tuple(path.absolute() for path in options.graph_captures)
-        function = partial(parsed_away, report.absolute(), replace(options, graph_captures=captures))
-        tasks.append(Task(part.name, function))
-    for outcome in engine.outcomes(tasks, progress):
-        folder, result = work[outcome.number][0].folder, outcome.result
-        if isinstance(result, dict):
-            folder.mkdir(exist_ok=True)
-            for name, content in result.items():
-                (folder / name).write_bytes(content)
-        yield Outcome(outcome.number, None if isinstance(result, dict) else result, outcome.lost)
 
 
 def parsed_into(folder: Path, report: Location, options: ParseOptions, share: Share) -> ReportError | None:
@@ -196,11 +189,8 @@ def parsed_into(folder: Path, report: Location, options: ParseOptions, share: Sh
     return None
 
 
-def parsed_away(report: Location, options: ParseOptions, share: Share) -> ReportError | dict[str, bytes]:
-    """Parses a report on a machine that may share no folder for datasets with the one that asks for it.
-
-    Returns the files of its dataset by their names, or why it could not be read.
-    """
+def parsed_away(report: Location, options: ParseOptions, share: Share) -> _Parsed:
+    """Parses a report on a machine that may share no folder for datasets with the one that asks for it."""
     host = socket.gethostname()
     if not is_remote(report) and not os.path.lexists(report):
         remedy = "give a path that the workers of the cluster see"
