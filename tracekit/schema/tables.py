@@ -14,15 +14,14 @@ from tracekit.schema import SHAPES, TYPES, ArrowValues, Categories, Integers, Ty
 UNKNOWN, NEVER = -(1 << 63), (1 << 63) - 1
 #: Columns with nulls, which in arrays of integers are -1 where nothing else is said.
 IntegersOrNull, CategoriesOrNull = partial(Integers, null=-1), partial(Categories, nullable=True)
+ValuesOrNull = partial(ArrowValues, nullable=True)
 
 _KWARGS = pa.map_(pa.string(), SHAPES)
 _KWARG_TYPES = pa.map_(pa.string(), TYPES)
 _OF_KERNELS = "; null for other work than kernels."
 _SAMPLES = "of its device inside it, in per cent; null without samples."
 _OF_EVENTS = "for event records and stream waits, if the report has it; otherwise null."
-_PARAM = pa.struct(
-    [pa.field("name", pa.string()), pa.field("shape", pa.list_(pa.int64())), pa.field("dtype", pa.string())]
-)
+_PARAM = pa.struct({"name": pa.string(), "shape": pa.list_(pa.int64()), "dtype": pa.string()})
 
 
 class Ranges(TypedTable, name="ranges", sorted_by=("pid", "tid", "start_ns")):
@@ -33,9 +32,7 @@ class Ranges(TypedTable, name="ranges", sorted_by=("pid", "tid", "start_ns")):
     range_id = Integers("Unique id: the row number, plus the report's first_id.")
     parent_range_id = IntegersOrNull("Innermost push/pop range around it on its thread; null if there is none.")
     depth = Integers("Number of push/pop ranges around it.", pa.int16())
-    module_id = IntegersOrNull(
-        "Module of the innermost call that this range is, or is inside; null outside calls.", pa.int32()
-    )
+    module_id = IntegersOrNull("Module of the innermost call that it is, or is inside; null outside calls.", pa.int32())
     domain = CategoriesOrNull("NVTX domain; null for the default domain.")
     text = CategoriesOrNull("Text of the range; null if it has none.")
     marker = CategoriesOrNull(
@@ -43,8 +40,7 @@ class Ranges(TypedTable, name="ranges", sorted_by=("pid", "tid", "start_ns")):
         "(a run of one), kernel_map (which modules its kernels serve) or unreadable; null for plain text."
     )
     phase = CategoriesOrNull(
-        "Phase of the program that the text names: forward, backward, optimizer, data (loading), compile or "
-        "garbage_collection; null if it names none."
+        "Phase that the text names: forward, backward, optimizer, data (loading), compile, garbage_collection; or null."
     )
     kind = Categories("push_pop or start_end.")
     pid = Integers("Process id.", pa.int32())
@@ -53,19 +49,13 @@ class Ranges(TypedTable, name="ranges", sorted_by=("pid", "tid", "start_ns")):
     end_tid = IntegersOrNull("Id of the thread on which it ended; null if that is the same thread.", pa.int32())
     start_ns = Integers("Start, in ns since the start of the session.")
     end_ns = Integers("End, on the same clock.")
-    open = ArrowValues(
-        "Whether the report has no end for it; end_ns is then the last time seen on its thread.", pa.bool_()
-    )
-    gpu_start_ns = IntegersOrNull(
-        "Start of the first device work launched inside it; null if there is none.", null=UNKNOWN
-    )
-    gpu_end_ns = IntegersOrNull("Latest end of device work launched inside it; null if there is none.", null=UNKNOWN)
+    open = ArrowValues("Whether no end is recorded; end_ns is then the last time seen on its thread.", pa.bool_())
+    gpu_start_ns = IntegersOrNull("Start of the first device work launched inside it; null if none.", null=UNKNOWN)
+    gpu_end_ns = IntegersOrNull("Latest end of device work launched inside it; null if none.", null=UNKNOWN)
     gpu_op_count = Integers("Number of launches inside it that put work on the device; a graph launch counts once.")
-    payload_int = IntegersOrNull(
-        "Integer payload; unsigned 64-bit values wrap to two's complement. Null if there is none."
-    )
-    payload_float = ArrowValues("Floating-point payload; null if there is none.", pa.float64(), nullable=True)
-    payload_json = ArrowValues("Structured payload as JSON; null if there is none.", pa.string(), nullable=True)
+    payload_int = IntegersOrNull("Integer payload; unsigned 64-bit values wrap to two's complement. Null if none.")
+    payload_float = ValuesOrNull("Floating-point payload; null if there is none.", pa.float64())
+    payload_json = ValuesOrNull("Structured payload as JSON; null if there is none.", pa.string())
 
 
 class Calls(TypedTable, name="calls", sorted_by=("module_id", "start_ns")):
@@ -84,9 +74,7 @@ class Calls(TypedTable, name="calls", sorted_by=("module_id", "start_ns")):
     module_id = Integers("Module that was called.", pa.int32())
     module = Categories("Path of that module.")
     step_id = IntegersOrNull("Step it ran in; null outside steps.")
-    occurrence = Integers(
-        "1 for the first call of this module in its process and phase, 2 for the second, and so on.", pa.int32()
-    )
+    occurrence = Integers("Number of the call among those of this module in its process and phase, from 1.", pa.int32())
     phase = CategoriesOrNull(
         "forward; backward; recompute: a backward pass ran the module forward again, as its results were not kept "
         "(activation checkpointing); or capture: the call ran during a graph capture on its thread. Null for another "
@@ -101,22 +89,12 @@ class Calls(TypedTable, name="calls", sorted_by=("module_id", "start_ns")):
     tid = Integers("Thread id.", pa.int32())
     start_ns = Integers("Start on the host, in ns since the start of the session.")
     end_ns = Integers("Return on the host; device work of the call may still be running.")
-    inputs = ArrowValues(
-        "Shapes of positional tensors; null if the marker does not record them.", SHAPES, nullable=True
-    )
-    outputs = ArrowValues("Shapes of results; null if no marker records them.", SHAPES, nullable=True)
-    kwargs = ArrowValues(
-        "Shapes of keyword tensors by argument name; null if the marker does not record them.", _KWARGS, nullable=True
-    )
-    input_types = ArrowValues(
-        "Dtype and device of each positional tensor; null if the marker does not record them.", TYPES, nullable=True
-    )
-    output_types = ArrowValues("Dtype and device of each result; null if no marker records them.", TYPES, nullable=True)
-    kwarg_types = ArrowValues(
-        "Dtype and device of each keyword tensor by argument name; null if the marker does not record them.",
-        _KWARG_TYPES,
-        nullable=True,
-    )
+    inputs = ValuesOrNull("Shapes of positional tensors; null if no marker records them.", SHAPES)
+    outputs = ValuesOrNull("Shapes of results; null if no marker records them.", SHAPES)
+    kwargs = ValuesOrNull("Shapes of keyword tensors by name; null if no marker records them.", _KWARGS)
+    input_types = ValuesOrNull("Dtype and device of each positional tensor; null if no marker records them.", TYPES)
+    output_types = ValuesOrNull("Dtype and device of each result; null if no marker records them.", TYPES)
+    kwarg_types = ValuesOrNull("Dtype and device of each keyword tensor; null if no marker records them.", _KWARG_TYPES)
     gpu_start_ns = IntegersOrNull("Start of the first kernel in its subtree; null if there is none.", null=UNKNOWN)
     gpu_end_ns = IntegersOrNull("Latest end of the kernels in its subtree; null if there is none.", null=UNKNOWN)
     gpu_time_ns = Integers("Sum of the durations of the kernels in its subtree.")
@@ -160,16 +138,14 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
 
     kernel_id = Integers("Unique id: the position by start time in the report, plus the report's first_id.")
     kind = Categories(
-        "kernel, memcpy, memset, graph (a CUDA graph traced as a whole) or cpu_op (an operator, in a run without a "
-        "GPU)."
+        "kernel, memcpy, memset, graph (a CUDA graph traced as a whole) or cpu_op (an operator, in a run without GPU)."
     )
     name = CategoriesOrNull("Short name; null if unknown.")
     full_name = CategoriesOrNull("Name with template arguments and parameters; null if unknown.")
     start_ns = Integers("Start on the device (of a cpu_op on its thread), in ns since the start of the session.")
     end_ns = Integers("End, on the same clock.")
     dur_ns = Integers(
-        "Duration: end_ns - start_ns, for a cpu_op without the operators it called. Durations add up; no time counts "
-        "twice."
+        "Duration: end_ns - start_ns, for a cpu_op without the operators that it called; no time counts twice."
     )
     device = IntegersOrNull("Number of the GPU, as in the report; null if unknown.", pa.int32())
     context = IntegersOrNull("Id of the CUDA context, unique within its process; null if unknown.", pa.int32())
@@ -177,9 +153,7 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
     pid = IntegersOrNull("Process id; null if the report does not record it.", pa.int32())
     rank = IntegersOrNull("Rank of the process in its job; null if unknown.", pa.int32())
     tid = IntegersOrNull("Id of the thread that launched it; null if its launch is unknown.", pa.int32())
-    correlation_id = IntegersOrNull(
-        "Id that links it to its launch, unique within its process; null if the report has none."
-    )
+    correlation_id = IntegersOrNull("Id that links it to its launch, unique within its process; null if none.")
     launch_name = CategoriesOrNull("Name of the API call that launched it; null if unknown.")
     launch_start_ns = IntegersOrNull("Start of that API call on the host; null if unknown.", null=UNKNOWN)
     launch_end_ns = IntegersOrNull("Return of that API call on the host; null if unknown.", null=UNKNOWN)
@@ -192,9 +166,7 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
         "All such functions around that call, the outermost first, between semicolons; of very deep or very many "
         "distinct stacks only the innermost. Null where source is."
     )
-    module_id = IntegersOrNull(
-        "Module it belongs to, of several the one that it serves most; null if unknown, see cause.", pa.int32()
-    )
+    module_id = IntegersOrNull("Module that it serves, of several the one it serves most; null: see cause.", pa.int32())
     module = CategoriesOrNull("Path of that module.")
     call_id = IntegersOrNull(
         "Innermost call it belongs to; for graph work, the call that ran during graph capture (by method graph_launch, "
@@ -217,13 +189,11 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
         "(torch.compile at work); of replayed work, the phase of its graph capture. Null if unknown."
     )
     op = CategoriesOrNull(
-        "Innermost operator around its launch (of torch.profiler; of emit_nvtx, nsys --pytorch or PyProf), such as "
-        "aten::addmm; for graph work, around the graph capture of its node; of a cpu_op, its own name. Null if "
-        "unknown."
+        "Innermost operator around its launch (torch.profiler, emit_nvtx, nsys --pytorch, PyProf), such as aten::mm; "
+        "for graph work, around the graph capture of its node; of a cpu_op, its own name. Null if unknown."
     )
     op_shapes = CategoriesOrNull(
-        "Shapes of that operator's inputs, as JSON: [[8, 16], [16, 4], []]; inputs that are no tensors are empty. Null "
-        "if its marker does not record them."
+        "Shapes of op's inputs, as JSON: [[8, 16], [16, 4], []], empty for other than tensors; null if not recorded."
     )
     op_types = CategoriesOrNull(
         'Dtypes of that operator\'s inputs, as JSON: ["float16", "float16", ""]; inputs that are no tensors are empty. '
@@ -234,8 +204,7 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
         "that it makes have the same."
     )
     range_id = IntegersOrNull(
-        "Innermost NVTX range of any kind around its launch; for graph work, the range around the replay. Null if "
-        "there is none."
+        "Innermost NVTX range of any kind around its launch; for graph work, around the replay; null if there is none."
     )
     step_id = IntegersOrNull(
         "Step it was launched in: the innermost on its thread, otherwise the only one open in its process; null "
@@ -253,8 +222,7 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
     dynamic_smem_bytes = IntegersOrNull(f"Dynamic shared memory per block{_OF_KERNELS}", pa.int32())
     bytes = IntegersOrNull(
         "Bytes copied or set; of a collective the whole result of an all_gather, the whole input of a reduce_scatter "
-        "or all_to_all, what a send_recv sends or receives (the larger), or its message. Null for other kernels, and "
-        "if the report does not record it."
+        "or all_to_all, what a send_recv sends or receives (the larger), or its message; null if not recorded."
     )
     collective = CategoriesOrNull(
         "Collective that it runs: all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, reduce, send, recv, "
@@ -269,23 +237,14 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
     graph_exec_id = IntegersOrNull("Instance of that CUDA graph; null outside graphs or if unknown.")
     graph_node_id = IntegersOrNull("Node of that CUDA graph; null outside graphs or if unknown.")
     original_graph_node_id = IntegersOrNull(
-        "Node created by the graph capture, of which its node is a copy, directly or through other copies; null if "
-        "unknown."
+        "Node of the graph capture of which its node is a copy, directly or through others; null if unknown."
     )
-    capture_range_id = IntegersOrNull(
-        "Innermost NVTX range of any kind that was open at the graph capture of its node; null if unknown."
-    )
-    metric_samples = IntegersOrNull(
-        "How many samples of GPU metrics fall inside a kernel; null if none.", pa.int32(), null=0
-    )
-    sm_active_pct = ArrowValues(f"Average of the samples of SMs Active {_SAMPLES}", pa.float64(), nullable=True)
-    tensor_active_pct = ArrowValues(f"Average of the samples of Tensor Active {_SAMPLES}", pa.float64(), nullable=True)
-    dram_read_pct = ArrowValues(
-        f"Average of the samples of DRAM Read Bandwidth {_SAMPLES}", pa.float64(), nullable=True
-    )
-    dram_write_pct = ArrowValues(
-        f"Average of the samples of DRAM Write Bandwidth {_SAMPLES}", pa.float64(), nullable=True
-    )
+    capture_range_id = IntegersOrNull("Innermost NVTX range around the graph capture of its node; null if unknown.")
+    metric_samples = IntegersOrNull("Number of samples of GPU metrics inside it; null if none.", pa.int32(), null=0)
+    sm_active_pct = ValuesOrNull(f"Average of samples of SMs Active {_SAMPLES}", pa.float64())
+    tensor_active_pct = ValuesOrNull(f"Average of samples of Tensor Active {_SAMPLES}", pa.float64())
+    dram_read_pct = ValuesOrNull(f"Average of samples of DRAM Read Bandwidth {_SAMPLES}", pa.float64())
+    dram_write_pct = ValuesOrNull(f"Average of samples of DRAM Write Bandwidth {_SAMPLES}", pa.float64())
 
 
 class KernelModules(TypedTable, name="kernel_modules", sorted_by=("kernel_id", "module_id")):
@@ -296,9 +255,7 @@ class KernelModules(TypedTable, name="kernel_modules", sorted_by=("kernel_id", "
 
     kernel_id = Integers("The kernel.")
     module_id = Integers("A module that it serves.", pa.int32())
-    weight = ArrowValues(
-        "Share of the kernel's time for this module, from 0 to 1; the weights of a kernel sum to 1.", pa.float64()
-    )
+    weight = ArrowValues("Share of the kernel's time for this module; the weights of a kernel sum to 1.", pa.float64())
     flops = IntegersOrNull(
         "FLOPs of matrix products, convolutions and attention that the kernel computed for the module, as the kernel "
         "map of its compiled graph gives them; of several kernels that a library launched for one operation the first "
@@ -364,14 +321,12 @@ class Allocations(TypedTable, name="allocations", sorted_by=("start_ns",)):
 
     start_ns = Integers("When, in ns since the start of the session.")
     end_ns = IntegersOrNull(
-        "When the piece that is handed out here was taken back; null if it was not in the recording, and for a piece "
-        "that is taken back here.",
+        "When the piece handed out here was taken back; null if not in the recording, and for one taken back here.",
         null=NEVER,
     )
     bytes = Integers("How much; negative if it was taken back.")
     total_bytes = IntegersOrNull(
-        "What the allocator then has handed out in all on the device, also before the recording; null if the report "
-        "does not say it."
+        "What the allocator has then handed out in all on the device, also before the recording; null if not recorded."
     )
     device = IntegersOrNull("Number of the GPU, as in the report; null for host memory.", pa.int32())
     pid = Integers("Process id.", pa.int32())
@@ -393,8 +348,7 @@ class Modules(TypedTable, name="modules", sorted_by=("module_id",)):
     parent_id = IntegersOrNull("Id of the parent module; null for a root.", pa.int32())
     depth = Integers("Number of modules above it.", pa.int16())
     path = ArrowValues(
-        "Dotted path of the place where it runs, such as top.model.layers.3.mlp; a second module at the same place is "
-        "numbered, as in top~2.",
+        "Dotted path of where it runs, such as top.model.layers.3.mlp; a second module there is numbered: top~2.",
         pa.string(),
     )
     name = ArrowValues("Last part of the path. That of a range may hold dots.", pa.string())
@@ -402,21 +356,17 @@ class Modules(TypedTable, name="modules", sorted_by=("module_id",)):
         "module; or range (a plain NVTX range), operator or region (a compiled graph of which nothing more is known) "
         "if the dataset is keyed by these."
     )
-    class_name = ArrowValues("Class of the module; null if no marker records it.", pa.string(), nullable=True)
-    alias_of = ArrowValues(
+    class_name = ValuesOrNull("Class of the module; null if no marker records it.", pa.string())
+    alias_of = ValuesOrNull(
         "Path that its markers record, if different: the module is shared, or several modules have that path. Where "
         "they record no path (with_stack), that of its first call. Null if the same.",
         pa.string(),
-        nullable=True,
     )
     params = ArrowValues(
-        "Its own trainable parameters, without those of submodules; a shape or dimension is null where markers "
-        "disagree, as for shards of different sizes.",
+        "Its own trainable parameters, without those of submodules; a shape or size is null where markers disagree.",
         pa.list_(_PARAM),
     )
-    static_params = ArrowValues(
-        "Other settings of the module, as JSON; null if no marker records them.", pa.string(), nullable=True
-    )
+    static_params = ValuesOrNull("Other settings, as JSON; null if no marker records them.", pa.string())
 
 
 class Steps(TypedTable, name="steps", sorted_by=("start_ns",)):
@@ -429,7 +379,7 @@ class Steps(TypedTable, name="steps", sorted_by=("start_ns",)):
 
     step_id = Integers("Unique id: the row number, plus the report's first_id.")
     name = ArrowValues(
-        "Text of the range, train for a step of an optimizer, or path of the root module or of the layers' container.",
+        "Text of the range, train for an optimizer's step, or path of the root module or of the layers' container.",
         pa.string(),
     )
     kind = CategoriesOrNull("train, prefill, decode or mixed; null if the text and optimizers do not show it.")
@@ -458,9 +408,7 @@ class Coverage(TypedTable, name="coverage"):
     known = ArrowValues("Whether the row counts what is known.", pa.bool_())
     count = Integers("How many there are.")
     time_ns = Integers("Sum of their durations; 0 where durations do not apply.")
-    share = ArrowValues(
-        "Share of the subject's time (kernels, compiled graphs) or count (other subjects), from 0 to 1.", pa.float64()
-    )
+    share = ArrowValues("Share of the time (kernels, compiled graphs) or count of its subject, 0 to 1.", pa.float64())
     advice = ArrowValues("What to do about it; empty if there is nothing to do.", pa.string())
 
 
