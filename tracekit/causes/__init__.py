@@ -305,7 +305,7 @@ FUSED_PATH_OFF = Cause(
 RANK_CONTRADICTED = Cause(
     "rank_contradicted",
     "A process has several ranks. The rank that MPI reports was used if there is exactly one, otherwise none.",
-    "name each report after the rank that recorded it, and no range after another rank",
+    "name each report after the rank that recorded it",
 )
 MODULES_DIFFER = Cause(
     "modules_differ",

@@ -1,8 +1,7 @@
 """Rows of a report, whatever wrote it: encoded ids and strings, times, and rows whose times cannot be true.
 
 No session lasts months, so a row that is that far away from all others has lost its time. It is dropped and counted,
-before it stretches the axis that all rows share. Times may count from the start of the session or from 1970; a table
-that is far away as a whole has another clock, which is not an error.
+before it stretches the axis that all rows share. Times may count from the start of the session or from 1970.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -180,40 +179,23 @@ LAST_NS = 1 << 61
 FARTHEST_NS = 1 << 53
 
 
-def all_rows(_: str, table: pa.Table) -> Flags:
-    """All rows of a table are events of the run."""
-    return np.ones(table.num_rows, dtype=bool)
-
-
 def drop_implausible_times(
-    tables: dict[str, pa.Table],
-    names: Mapping[str, str],
-    subjects: Mapping[str, str],
-    counters: LossCounters,
-    timed: Callable[[str, pa.Table], Flags] = all_rows,
+    tables: dict[str, pa.Table], subjects: Mapping[str, str], counters: LossCounters
 ) -> dict[str, pa.Table]:
     """The tables without rows whose time is absurd, which are counted.
 
-    ``subjects`` names what the rows of some tables are; those of all others are device work. ``timed`` chooses the rows
-    of a table that are events of the run: the others may have any time.
-
-    Raises:
-        DamagedRows: If it holds for all rows of a table that has several.
+    ``subjects`` names what the rows of some tables are; those of all others are device work.
     """
     if are_plausible([bound for table in tables.values() for bound in bounds_of(table)]):
         return tables
-    starts = {name: integers_or_null(table, "start", LAST_NS)[timed(name, table)] for name, table in tables.items()}
-    middle = _middle(np.concatenate([*starts.values()]))
+    starts = np.concatenate([integers_or_null(table, "start", LAST_NS) for table in tables.values()])
+    starts = starts[np.abs(starts) < LAST_NS]
+    middle = int(np.partition(starts, (starts.size - 1) // 2)[(starts.size - 1) // 2]) if starts.size else 0
     kept = {}
     for name, table in tables.items():
-        absurd = timed(name, table) & _far(table, middle)
-        if starts[name].size == absurd.sum() > 1:  # it may have a clock of its own
-            absurd &= _far(table, _middle(starts[name]))
-        count = int(absurd.sum())
-        if starts[name].size == count > 1:
-            raise DamagedRows(f"{names[name]} has times that are months or years apart")
-        counters.add(subjects.get(name, "kernels"), ABSURD_TIME, count)
-        kept[name] = table.filter(pa.array(~absurd)) if count else table
+        absurd = _far(table, middle)
+        counters.add(subjects.get(name, "kernels"), ABSURD_TIME, int(absurd.sum()))
+        kept[name] = table.filter(pa.array(~absurd))
     return kept
 
 
@@ -224,14 +206,6 @@ def _far(table: pa.Table, middle: int) -> Flags:
         times = integers(table, column, null=middle)
         far |= (times < low) | (times > high)
     return far
-
-
-def _middle(times: Ints) -> int:
-    times = times[(times > -LAST_NS) & (times < LAST_NS)]
-    if not times.size:
-        return 0
-    at = [(times.size - 1) // 2, times.size // 2]
-    return int(min(np.partition(times, at)[at].tolist(), key=abs))
 
 
 def _columns(table: pa.Table) -> list[str]:

@@ -9,8 +9,6 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.codes import positions
-from tracekit.arrays.columns import integers
-from tracekit.arrays.types import Flags
 from tracekit.causes import FUSED_PATH_OFF, LOST_BY_RECORDER, REPORT, TOO_LARGE
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
@@ -18,7 +16,7 @@ from tracekit.progress import Progress
 from tracekit.readers.nsight import gpu_metrics, losses, nvtx, threads, waiting, work
 from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.ranks import ranks
-from tracekit.readers.rows import DamagedRows, Names, all_rows, drop_implausible_times, start_and_end, strings_of
+from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, start_and_end, strings_of
 from tracekit.readers.source import Request, TableSource, check_columns, named_rows, typed
 from tracekit.readers.sqlite.file import DAMAGED, BulkReader, SqliteFile
 from tracekit.readers.table_folder import FolderTables
@@ -35,7 +33,6 @@ _NVPROF_STRINGS = "StringTable"
 #: What the rows of these tables are, for the counters; those of all others are device work.
 _SUBJECTS = {"nvtx": "ranges", "graph_events": "graphs", "node_events": "graphs"}
 _SUBJECTS |= dict.fromkeys(("runtime", waiting.OS_CALLS, waiting.OVERHEAD, waiting.MEMORY), "launches")
-_RANGES = (*nsight.PUSH_POP_RANGES, *nsight.START_END_RANGES)
 
 
 def of_nsight(tables: Iterable[str]) -> bool:
@@ -60,9 +57,8 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
         pa.default_memory_pool().release_unused()
         counters = LossCounters()
         counters.add("values", TOO_LARGE, tables.beyond)
-        names = {name: request.table.name for name, request in requests.items()}
         try:
-            plausible = drop_implausible_times(rows, names, _SUBJECTS, counters, _timed)
+            plausible = drop_implausible_times(rows, _SUBJECTS, counters)
             recording = _recording(tables, plausible, _described(tables, source.result()), counters, pool)
         except DamagedRows as damage:
             raise ReportError(tables.path, str(damage), DAMAGED) from None
@@ -79,11 +75,6 @@ def requests_of_report() -> dict[str, Request]:
         **work.requests(),
         **waiting.requests(),
     }
-
-
-def _timed(name: str, table: pa.Table) -> Flags:
-    is_nvtx = name == "nvtx" and "eventType" in table.column_names
-    return np.isin(integers(table, "eventType"), _RANGES) if is_nvtx else all_rows(name, table)
 
 
 def _recording(

@@ -60,9 +60,8 @@ def read(path: Path, progress: Progress) -> Recording:
         tables["ranges"] = _paired(tables["ranges"], counters)
         for name in (*work.CALL_TABLES, *work.WORK_TABLES):
             tables[name] = _with_times(tables[name], _SUBJECTS.get(name, "kernels"), counters)
-        names = {name: request.table.name for name, request in requests.items()}
         try:
-            events = drop_implausible_times(tables, names, _SUBJECTS, counters)
+            events = drop_implausible_times(tables, _SUBJECTS, counters)
             recording = _recording(bulk, events, named, source.result(), counters)
             return replace(recording, missing=(*_missing_data(recording), *file.missing))
         except DamagedRows as damage:
