@@ -25,7 +25,6 @@ from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
 from tracekit.answers import budget, stragglers
 from tracekit.dataset.opening import Dataset
-from tracekit.errors import UsageError
 from tracekit.steptime import budget as step_budget
 from tracekit.steptime.whatif import Changes, predict
 
@@ -115,22 +114,6 @@ def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(che
     """)
 
 
-def test_one_step_alone_is_the_whole_step(check: Check) -> None:
-    check("""
-        range    1  0         90000000 ProfilerStep#3
-        launch   1  89990000  89995000 #1
-        kernel   1  91000000  96000000 #1
-        range    1  97000000  99000000 {'Module': 'top'}
-        kernel   1  97000000  98000000 #- after
-        =>
-        step_id  kind       ns        window_ns
-        0        host_code  89990000  96000000
-        0        compute    5000000   96000000
-        0        latency    1005000   96000000
-        0        launch     5000      96000000
-    """)
-
-
 def test_a_window_begins_where_the_one_before_ended_on_its_device(check: Check) -> None:
     check("""
         range     1   0   4  {'Module': 'top'}
@@ -166,22 +149,6 @@ def test_a_window_begins_where_the_one_before_ended_on_its_device(check: Check) 
     """)
 
 
-def test_a_step_that_ends_no_later_than_an_earlier_one_has_no_window(parsed: Parse) -> None:
-    dataset = parsed("""
-        range    1   0  10 ProfilerStep#1
-        launch   1   1   2 #1
-        kernel   1   5  80 #1
-        range    1  10  20 ProfilerStep#2
-        launch   1  11  12 #2
-        kernel+8 1  15  80 #2
-        range    1  20  95 ProfilerStep#3
-        launch   1  21  22 #3
-        kernel   1  85  90 #3
-    """)
-    windows = budget.frame(dataset)[["step_id", "window_ns"]].drop_duplicates()
-    assert windows.to_numpy().tolist() == [[0, 80], [2, 15]]
-
-
 def test_after_the_last_work_counts_what_the_thread_of_the_step_does(check: Check) -> None:
     check("""
         range    1   0  100 ProfilerStep#1
@@ -201,34 +168,6 @@ def test_after_the_last_work_counts_what_the_thread_of_the_step_does(check: Chec
         host_blocked  -        10  100
         launch        -        2   100
         launch        top.log  2   100
-    """)
-
-
-def test_without_steps_all_work_of_a_device_is_one_window(check: Check) -> None:
-    check("""
-        launch   1   0   1 #1
-        kernel   1   2   5 #1
-        kernel   1   7   9 #-
-        =>
-        step_id  kind     path  ns  window_ns
-        -        compute  -     5   7
-        -        unknown  -     2   7
-    """)
-
-
-def test_collectives_count_where_nothing_computes(check: Check) -> None:
-    check("""
-        launch    1   0   1 #1
-        kernel+7  1   2  20 #1 ncclDevKernel_AllReduce
-        launch    1   1   2 #2
-        kernel+8  1   5  10 #2 gemm
-        launch    1   3   4 #3
-        memcpy+9  1   2  30 #3 8
-        =>
-        kind           ns
-        communication  13
-        copy           10
-        compute        5
     """)
 
 
@@ -267,45 +206,6 @@ def test_ranks_of_several_reports_wait_for_each_other(tmp_path: Path) -> None:
     for name in dataset.reports:
         alone = budget.frame(dataset.of_reports(name))
         assert alone.ns.tolist() == together[together.report == name].ns.tolist()
-
-
-def test_between_nodes_of_one_replay_the_graph_waits(check: Check) -> None:
-    check("""
-        launch    1   0   4 #1 cudaGraphLaunch
-        kernel!1  1   2   3 #1
-        kernel!2  1   8  10 #1
-        launch    1   5   6 #2 cudaGraphLaunch
-        kernel!1  1  15  20 #2
-        =>
-        kind     ns
-        compute  8
-        latency  5
-        graph    4
-        launch   1
-    """)
-
-
-@pytest.mark.parametrize(("record", "kind"), [(" stream=7 event=1", "dependency"), ("", "latency")])
-def test_a_stream_depends_on_another_if_it_waits_for_an_event_whose_record_has_a_stream(
-    record: str, kind: str, check: Check
-) -> None:
-    lines = DEPENDS.replace("#2 cudaEventRecord stream=7 event=1", f"#2 cudaEventRecord{record}")
-    check(f"""{lines}
-        =>
-        kind     ns
-        compute  58
-        {kind}   10
-    """)
-
-
-def test_a_budget_is_of_whole_devices(parsed: Parse) -> None:
-    dataset = parsed("""
-        range  1 0 9 {'Module': 'top'}
-        launch 1 1 2 #1
-        kernel 1 3 4 #1
-    """)
-    with pytest.raises(UsageError, match="a budget is of whole devices"):
-        budget.frame(dataset.subtree("top"))
 
 
 class Call(NamedTuple):
@@ -540,18 +440,6 @@ def test_a_real_trace_of_one_step_is_as_long_as_the_step_and_its_work(name: str,
     rows = budget.frame(tracekit.parse(path, tmp_path / "out", scheduler="here"))
     assert set(rows.window_ns) == {rows.ns.sum()}
     assert rows.ns.sum() == pytest.approx(1000 * (ends - begins), abs=1000)
-
-
-def test_a_budget_of_several_reports_is_that_of_each(tmp_path: Path) -> None:
-    programs = [Program(5), Program(6)]
-    paths = [report(tmp_path / f"rank{at}.sqlite", "\n".join(one.lines)) for at, one in enumerate(programs)]
-    dataset = joined_here(paths, tmp_path / "run")
-    check_sums(dataset)
-    for path, own in zip(paths, budget.frame(dataset).groupby("report"), strict=True):
-        alone = budget.frame(tracekit.parse(path))
-        assert own[0] == path.stem
-        columns = ["pid", "device", "kind", "path", "ns", "window_ns"]
-        pd.testing.assert_frame_equal(own[1][columns].reset_index(drop=True), alone[columns])
 
 
 def test_the_overview_is_of_the_mean_window(parsed: Parse) -> None:

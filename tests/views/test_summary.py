@@ -12,7 +12,6 @@ from tests.trace_lines import report
 from tests.views.printing import printed
 from tracekit.answers import phases, steps, tree as module_tree
 from tracekit.dataset.opening import Dataset
-from tracekit.dataset.patterns import Pattern
 from tracekit.steptime import budget
 from tracekit.views import budget as budget_view, summary
 
@@ -151,26 +150,11 @@ def test_nobody_is_asked_to_record_backward_work_where_some_was_seen(
     assert question not in summary.advice(dataset)
 
 
-@pytest.mark.parametrize("cells", range(8, 60, 3))
-def test_a_shortened_pattern_names_the_modules_of_the_whole_one_or_is_cut(cells: int) -> None:
-    paths = [f"Net.Block_{at}.Attention_{at}.Norm_{2 * at + odd}" for at in range(4) for odd in (0, 1)]
-    paths += [f"Net.Block_{at}.Mlp_{at}.Norm_{at + 8}" for at in range(4)]
-    paths += [f"Net.Block_{at}.Bias_{at}.Linear_{at}" for at in range(4)]
-    whole = ["Net.Block_*.Attention_*.Norm_{0…6:2}", "Net.Block_*.Attention_*.Norm_{1…7:2}"]
-    whole += ["Net.Block_1…3.Bias_*.Linear_*", "Net.Block_0.Bias_0.Linear_0", "Net.Block_*.Mlp_*.Norm_*"]
-    whole += ["Net.Step *.Compute *", "Net.Step *.Compute & Copy *"]
-    paths += whole[-2:]
-    lines = [*map(budget_view._unnumbered, whole)]
-    for pattern in whole:
-        text = budget_view._shorter(pattern, cells, lines)
-        assert Pattern(text).rows(paths) == Pattern(pattern).rows(paths) != []
-        assert text == pattern or len(text) <= cells < len(pattern)
-    assert budget_view._shorter("Net.Block_*.Mlp_*.Norm_*", 15, lines) == "*.Mlp_*.Norm_*"
-
-
-def test_led_by_names_fewer_modules_where_more_would_be_cut() -> None:
-    lines = ["Net.Block_*.Mlp_*.ColumnParallelLinear_*", "Net.Block_*.Mlp_*.RowParallelLinear_*"]
-    leading = [*zip(lines, (0.6, 0.3), strict=True)]
-    assert budget_view._names(leading, 60, lines) == "*.ColumnParallelLinear_* 60%, *.RowParallelLinear_* 30%"
-    assert budget_view._names(leading, 57, lines) == "Net.Block_*.Mlp_*.ColumnParallelLinear_* 60%"
-    assert len(budget_view._names(leading, 20, lines)) <= 20
+def test_led_by_names_the_ends_of_paths_and_fewer_modules_where_more_would_be_cut() -> None:
+    paths = ["Net.Block_*.Mlp_*.ColumnParallelLinear_*", "Net.Block_*.Mlp_*.RowParallelLinear_*"]
+    leading = [*zip(paths, (0.6, 0.3), strict=True)]
+    assert budget_view._names(leading, 58) == "…ColumnParallelLinear_* 60%, …RowParallelLinear_* 30%"
+    assert budget_view._names(leading, 57) == "Net.Block_*.Mlp_*.ColumnParallelLinear_* 60%"
+    assert budget_view._names([("top.model.layers.*", 0.6)], 17) == "…layers.* 60%"
+    assert budget_view._names([("top.model.layers.*", 0.6)], 13) == "top.model.layers.* 60%"
+    assert len(budget_view._names(leading, 20)) <= 20

@@ -15,7 +15,6 @@ import re
 import shlex
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from itertools import zip_longest
 from pathlib import Path
@@ -46,8 +45,6 @@ SLOWER = 3
 DEVICE_OPTIONS = {"peaks": "--peak", "dtype": "--dtype"}
 #: Characters of a line that goes into a pipe or a file: more than any has.
 _UNCUT = 100_000
-#: What takes longer is announced also where no bar is shown.
-_LONG_S = 10
 _SHARE = re.compile(r"(\d{1,9}(?:\.\d{0,9})?|\.\d{1,9})( ?%)?", re.ASCII)
 _COUNT = re.compile(r"\d{1,9}", re.ASCII)
 #: Suffixes of what nsys itself writes next to a report.
@@ -177,10 +174,10 @@ def print_to_stderr(lines: Iterable[str]) -> None:
 
 
 @contextmanager
-def progress_bar(*, quiet: bool, elsewhere: Progress = no_progress) -> Iterator[Progress]:
-    """A bar on stderr while the block runs, from its first stage on; ``elsewhere`` if that is no terminal."""
+def progress_bar(*, quiet: bool) -> Iterator[Progress]:
+    """A bar on stderr while the block runs, from its first stage on, if that is a terminal."""
     if quiet or not sys.stderr.isatty():
-        yield no_progress if quiet else elsewhere
+        yield no_progress
         return
     from rich.console import Console
     from rich.progress import Progress as Bars
@@ -200,20 +197,6 @@ def progress_bar(*, quiet: bool, elsewhere: Progress = no_progress) -> Iterator[
         yield show
     finally:
         bars.stop()
-
-
-def line_if_long() -> Progress:
-    """Prints one line on stderr where a stage will take longer than most people wait."""
-    begun: dict[str, float] = {}
-    printed: set[str] = set()
-
-    def show(stage: str, share: float) -> None:
-        passed_s = time.monotonic() - begun.setdefault(stage, time.monotonic())
-        if 0 < share < 1 and stage not in printed and passed_s > max(1, share * _LONG_S):
-            printed.add(stage)
-            print_to_stderr([f"tracekit: {stage}, about {passed_s / share - passed_s:.0f} s left"])
-
-    return show
 
 
 def option(parser: argparse._ActionsContainer, usage: str, meaning: str, **more: Any) -> argparse.Action:  # noqa: ANN401 - as argparse

@@ -17,7 +17,6 @@ from tracekit.cli.base import (
     check_place,
     count,
     flag,
-    line_if_long,
     option,
     print_to_stderr,
     progress_bar,
@@ -138,7 +137,7 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as recording_stack, ExitStack() as bar:
         recording = recording_stack.enter_context(_growing(report))
         trace = recording.partial.with_suffix(".json.gz") if args.hierarchy else None
-        progress = bar.enter_context(progress_bar(quiet=args.quiet, elsewhere=line_if_long()))
+        progress = bar.enter_context(progress_bar(quiet=args.quiet))
 
         def finish(recorded: Outcome) -> None:
             failed = _with_hierarchies(trace, progress)

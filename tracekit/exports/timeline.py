@@ -395,13 +395,10 @@ def for_sums(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
 
 def for_truncation(start_ns: Ints, end_ns: Ints) -> tuple[pa.Array, pa.Array]:
     """Start and length plus a quarter of a nanosecond, which the viewer drops."""
-    begin, length = (pc.binary_join_element_wise(_decimal(ns), "25", "") for ns in (start_ns, end_ns - start_ns))
+    begin, length = (_decimal(ns) for ns in (start_ns, end_ns - start_ns))
     return begin, length
 
 
 def _decimal(ns: Ints) -> pa.Array:
-    whole, rest = np.divmod(np.abs(ns), 1_000)
-    sign = pc.if_else(pa.array(ns < 0), "-", "")
-    decimals = pc.utf8_lpad(pa.array(rest).cast(pa.string()), 3, "0")
-    number = pc.binary_join_element_wise(pa.array(whole).cast(pa.string()), decimals, ".")
-    return pc.binary_join_element_wise(sign, number, "")
+    whole, rest = (pa.array(part).cast(pa.string()) for part in np.divmod(ns, 1_000))
+    return pc.binary_join_element_wise(whole, ".", pc.utf8_lpad(rest, 3, "0"), "25", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pandas as pd
@@ -11,15 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.aggregates.subtrees import hierarchy, patterns
 from tracekit.answers.side_by_side import frame_of_parts
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
-from tracekit.dataset.patterns import Pattern, literals
 from tracekit.errors import plain
 from tracekit.steptime import budget as step_budget
 from tracekit.views import formatting
-from tracekit.views.formatting import Cells, columns_of, duration, fitting, percent, records
+from tracekit.views.formatting import CUT, Cells, columns_of, duration, fitting, percent, records
 
 #: The colour and the letter of each kind in the bar.
 _STYLES = {
@@ -55,8 +52,8 @@ def overview(dataset: Dataset, by: str) -> Columns:
     """The budgets by kind of every report, rank or host, with ``leading`` as text."""
 
     def of_part(part: Dataset) -> pd.DataFrame:
-        answer, lines = pd.DataFrame(step_budget.overview(part)), _lines(part)
-        return answer.assign(leading=answer.leading.map(lambda names: _names(names, 2 * _SHORT * len(names), lines)))
+        answer = pd.DataFrame(step_budget.overview(part))
+        return answer.assign(leading=answer.leading.map(lambda names: _names(names, 2 * _SHORT * len(names))))
 
     return columns_of(frame_of_parts(dataset, by, of_part))
 
@@ -81,7 +78,7 @@ def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | N
     parts: list[RenderableType] = [
         Text(f"{length(what)}, {duration(whole)}", style="bold"),
         _bar(rows, min(width, _BAR_CELLS)),
-        _table(rows, what, width, _lines(dataset)),
+        _table(rows, what, width),
     ]
     number, unknown = step_budget.waits_of_streams(dataset)
     if unknown:
@@ -104,7 +101,7 @@ def _letter(kind: str, times: int = 1) -> Text:
     return Text(letter * times, style=colour)
 
 
-def _table(rows: list[dict[str, Any]], what: str, width: int, lines: list[str]) -> Table:
+def _table(rows: list[dict[str, Any]], what: str, width: int) -> Table:
     columns: Cells = {
         _LETTER: [_letter(row["kind"]) for row in rows],
         "kind": [row["kind"].replace("_", " ") for row in rows],
@@ -116,16 +113,16 @@ def _table(rows: list[dict[str, Any]], what: str, width: int, lines: list[str]) 
     shown = fitting(columns, ("of all", _LED_BY), width)
     if shown.pop(_LED_BY, None):
         cells = formatting.room_beside(shown | {_LED_BY: []}, width) + len(_LED_BY)
-        shown[_LED_BY] = [_names(row["leading"], cells, lines) for row in rows]
+        shown[_LED_BY] = [_names(row["leading"], cells) for row in rows]
     return formatting.table_of(shown, (_LETTER, "kind", _LED_BY))
 
 
-def _names(leading: list[tuple[str, float]], width: int, lines: list[str]) -> str:
+def _names(leading: list[tuple[str, float]], width: int) -> str:
     """As many names as fit whole, each with its share; at least one, shortened if it must be."""
     names, cells = [""], width - _SHARE
     for count in range(min(len(leading), max(1, width // (_SHORT + _SHARE))), 0, -1):
         cells = width // count - _SHARE
-        names = [plain(_shorter(name, cells, lines)) for name, _ in leading[:count]]
+        names = [plain(_shorter(name, cells)) for name, _ in leading[:count]]
         if max(map(cell_len, names)) <= cells:
             break
     return ", ".join(
@@ -133,22 +130,9 @@ def _names(leading: list[tuple[str, float]], width: int, lines: list[str]) -> st
     )
 
 
-def _lines(dataset: Dataset) -> list[str]:
-    """The patterns of all modules, each once, without their numbers."""
-    return [*map(_unnumbered, {*patterns(hierarchy(dataset))})]
-
-
-def _unnumbered(pattern: str) -> str:
-    """A pattern with a star for every number: patterns that could name the same modules have one text."""
-    return re.sub(r"\d+", "*", "*".join(literals(pattern)))
-
-
-def _shorter(pattern: str, cells: int, lines: list[str]) -> str:
-    """A pattern with one star for as many parts in front as it takes to fit, if it still names no other modules."""
+def _shorter(pattern: str, cells: int) -> str:
+    """The end of a pattern in so many cells, from one of its parts on that is a name, if one fits."""
     parts = pattern.split(".")
-    for at in range(len(parts)) if cell_len(pattern) > cells else ():
-        end = ".".join(parts[at + 1 :])
-        fits = end[:1] not in ("", "*") and cell_len(end) <= cells - 2
-        if fits and len(Pattern(f"*.{_unnumbered(end)}").rows(lines)) == 1:
-            return f"*.{end}"
-    return pattern
+    ends = (".".join(parts[at:]) for at in range(1, len(parts)) if not parts[at].startswith("*"))
+    fitting = (f"{CUT}{end}" for end in ends if cell_len(end) < cells)
+    return pattern if cell_len(pattern) <= cells else next(fitting, pattern)

@@ -27,7 +27,7 @@ from tracekit.errors import plain
 
 _SHOWN_AS_ZERO = 0.0005
 #: Replaces the middle of a long text; the least room in which that is done.
-_CUT, _LEAST_CELLS = "\N{HORIZONTAL ELLIPSIS}", 12
+CUT, _LEAST_CELLS = "\N{HORIZONTAL ELLIPSIS}", 12
 _PREFIXES = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"), (1, ""))
 #: Names of columns of numbers that identify something: no thousands separators.
 _IDENTIFIERS = ("_id", "pid", "rank", "device", "index", "line")
@@ -135,7 +135,7 @@ def printed_json(value: object, indent: int | None = None) -> str:
 def shortened(text: str, most: int) -> str:
     """A text of at most so many characters: of a longer one begin and end."""
     half = (most - 1) // 2
-    return text if len(text) <= most else f"{text[:half]}{_CUT}{text[-half:]}"
+    return text if len(text) <= most else f"{text[:half]}{CUT}{text[-half:]}"
 
 
 def truncate(text: str, cells: int) -> str:
@@ -143,7 +143,7 @@ def truncate(text: str, cells: int) -> str:
     if cells < _LEAST_CELLS or cell_len(text) <= cells:
         return text
     text, half = shortened(text, 2 * cells), cells // 2
-    return f"{chop_cells(text, cells - half - 1)[0]}{_CUT}{chop_cells(text[::-1], half)[0][::-1]}"
+    return f"{chop_cells(text, cells - half - 1)[0]}{CUT}{chop_cells(text[::-1], half)[0][::-1]}"
 
 
 def count(number: int, singular: str, plural: str | None = None) -> str:

@@ -120,11 +120,9 @@ def clock_drop(steps: StepRows) -> Iterator[Candidate]:
 
 def _occurrence(kind: Rows, place: Rows) -> Ints:
     """How many of a kernel's kind ran before it at the same place: a module may run one on several sizes."""
-    order = np.lexsort((kind, place))
-    number = np.arange(order.size)
-    fresh = np.append(True, (np.diff(kind[order]) != 0) | (np.diff(place[order]) != 0))[: order.size]
-    occurrence = np.empty(order.size, np.int64)
-    occurrence[order] = number - np.maximum.accumulate(np.where(fresh, number, 0))
+    group = grouped((place, kind)).group
+    order, occurrence = np.argsort(group, kind="stable"), np.empty(group.size, np.int64)
+    occurrence[order] = np.arange(order.size) - np.searchsorted(group[order], group[order])
     return occurrence
 
 
@@ -168,26 +166,14 @@ def _alike(steps: StepRows) -> Iterator[Rows]:
         parts.append(rows[first])
         shapes.append(inputs.take(pa.array(first)))
     rows, shape, size = np.concatenate(parts), codes(pa.concat_arrays(shapes)), len(modules.path)
-    inputs, kinds = (minima(rows, shape, size), maxima(rows, shape, size)), _kinds(steps)
+    least, most = minima(rows, shape, size), maxima(rows, shape, size)
+    params = steps.dataset.table("modules", ["params"]).column("params").to_pylist()
+    kinds = [*zip(modules.class_name, map(str, params), strict=True)]
     for row, name in enumerate(series(modules)):
         if name is not None:
-            key = steps.patterns[row], kinds[row], *(int(column[row]) for column in inputs)
-            groups.setdefault(key, []).append(row)
+            below = tuple(kinds[row : int(modules.end[row])])
+            groups.setdefault((steps.patterns[row], below, int(least[row]), int(most[row])), []).append(row)
     yield from (np.array(rows) for rows in groups.values() if len(rows) >= _LEAST_LAYERS)
-
-
-def _kinds(steps: StepRows) -> list[int]:
-    """A number for what each module is with all below it: classes and parameters."""
-    modules = steps.modules
-    params = steps.dataset.table("modules", ["params"]).column("params").to_pylist()
-    below: list[list[tuple[str, int]]] = [[] for _ in modules.path]
-    kinds, known = [0] * len(modules.path), dict[tuple[object, ...], int]()
-    for row in range(len(modules.path) - 1, -1, -1):
-        key = modules.class_name[row], str(params[row]), *below[row]
-        kinds[row] = known.setdefault(key, len(known))
-        if (parent := int(modules.parent[row])) >= 0:
-            below[parent].append((modules.name[row], kinds[row]))
-    return kinds
 
 
 def _unlike(steps: StepRows, times: tuple[Ints, Ints], rows: Rows, slow: Rows) -> Candidate:

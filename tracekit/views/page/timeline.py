@@ -26,6 +26,7 @@ from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.ranks.meetings import Clock, ranks_of
 from tracekit.steptime.budget import Budgets, windows
 from tracekit.steptime.own_times import times_of
+from tracekit.steptime.windows import host_spans, thread_keys
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
 from tracekit.views.page.limits import clipped
@@ -337,10 +338,9 @@ class Host(NamedTuple):
 
 
 class _Spans(NamedTuple):
+    thread: Ints
     start: Ints
     end: Ints
-    pid: Ints
-    tid: Ints
     module: Rows
     name: Rows
 
@@ -349,9 +349,6 @@ class _Spans(NamedTuple):
 
     def joined(self, more: _Spans) -> _Spans:
         return _Spans(*(np.concatenate(columns) for columns in zip(self, more, strict=True)))
-
-    def thread(self) -> Ints:
-        return (self.pid << 32) | (self.tid & 0xFFFF_FFFF)
 
 
 class HostCalls:
@@ -367,8 +364,10 @@ class HostCalls:
         work = dataset.table("kernels", ["launch_name", "launch_start_ns", "launch_end_ns", "pid", "tid"])
         calls = dataset.table("calls", ["start_ns", "end_ns", "pid", "tid", "module_id", "step_id"])
         others = [whole.table(name, ["name", "pid", "tid", "start_ns", "dur_ns"]) for name in ("waits", "api_calls")]
-        waits, of_api = (_spans(table, None, self._names.codes(labels(table, "name"))) for table in others)
-        called = _spans(calls, self._modules.rows(calls), None)
+        waits, of_api = (
+            _Spans(*host_spans(table), _none(table), self._names.codes(labels(table, "name"))) for table in others
+        )
+        called = _Spans(*host_spans(calls), self._modules.rows(calls), _none(calls))
         return work, called, integers(calls, "step_id"), waits.joined(of_api)
 
     def of_step(self, step_id: int, rows: Rows, module: Rows) -> Host:
@@ -376,30 +375,27 @@ class HostCalls:
         table, calls, step, others = self._tables
         work = table.take(pa.array(rows))
         start, end = (integers(work, f"launch_{name}_ns", _NO_TIME) for name in ("start", "end"))
-        pid, tid = (integers(work, name).astype(np.int64) for name in ("pid", "tid"))
         launched = np.flatnonzero(start != _NO_TIME)
         called = calls.of(step == step_id)
-        launches = _Spans(start, end, pid, tid, module, self._names.codes(labels(work, "launch_name"))).of(launched)
+        names = self._names.codes(labels(work, "launch_name"))
+        launches = _Spans(thread_keys(work), start, end, module, names).of(launched)
         whole = called.joined(launches)
         if not whole.start.size:
             return _shown_calls(whole, np.full(work.num_rows, -1), np.zeros(0, np.int64))
         inside = (others.start >= whole.start.min()) & (others.start < whole.end.max())
-        inside &= np.isin(others.thread(), whole.thread())
+        inside &= np.isin(others.thread, whole.thread)
         whole = whole.joined(others.of(inside))
         # A call can start several kernels, and one that blocks is among the waits, too; calls of modules stay apart.
         call = np.arange(whole.start.size)
         call[called.start.size :] = -1
-        key, first = grouped((whole.thread(), whole.start, whole.name, call))
+        key, first = grouped((whole.thread, whole.start, whole.name, call))
         of_work = np.full(work.num_rows, -1)
         of_work[launched] = key[called.start.size : called.start.size + launched.size]
         return _shown_calls(whole.of(first), of_work, whole.end[first] - whole.start[first])
 
 
-def _spans(table: pa.Table, module: Rows | None, name: Rows | None) -> _Spans:
-    start, pid, tid = (integers(table, column).astype(np.int64) for column in ("start_ns", "pid", "tid"))
-    end = integers(table, "end_ns") if name is None else start + integers(table, "dur_ns")
-    none = np.full(start.size, -1, np.int64)
-    return _Spans(start, end, pid, tid, none if module is None else module, none if name is None else name)
+def _none(table: pa.Table) -> Rows:
+    return np.full(table.num_rows, -1)
 
 
 def _shown_calls(spans: _Spans, launch: Rows, length: Ints) -> Host:
@@ -409,12 +405,13 @@ def _shown_calls(spans: _Spans, launch: Rows, length: Ints) -> Host:
     place = np.full(length.size + 1, -1)
     place[shown] = np.arange(shown.size)
     kept = spans.of(shown)
-    thread, first = grouped((kept.pid, kept.tid))
-    threads = list(zip(kept.pid[first].tolist(), kept.tid[first].tolist(), strict=True))
+    thread, first = grouped((kept.thread,))
+    keys = kept.thread[first]
+    threads = [*zip((keys >> 32).tolist(), keys.astype(np.int32).tolist(), strict=True)]
     # Calls for which there is no room count, too.
-    depth, on_thread = np.zeros(length.size, np.int64), spans.thread()
-    for own in np.unique(on_thread).tolist():
-        rows = np.flatnonzero(on_thread == own)
+    depth = np.zeros(length.size, np.int64)
+    for own in np.unique(spans.thread).tolist():
+        rows = np.flatnonzero(spans.thread == own)
         rows = rows[nesting_order(spans.start[rows], spans.end[rows])]
         depth[rows] = np.minimum(parents(spans.start[rows], spans.end[rows])[1], _DEEPEST)
     columns = (kept.start, kept.end, thread, depth[shown], kept.module, kept.name)
