@@ -1,9 +1,7 @@
-"""Where ranges are nodes, work of CUDA graphs follows its launch, and below that what opened in the graph capture."""
-
-import pytest
+"""Where ranges are nodes, work of CUDA graphs is that of the range that launched the replay."""
 
 from tests.golden import Parse, expect
-from tracekit.answers import gaps, launches
+from tracekit.answers import launches
 from tracekit.dataset.opening import Dataset
 
 CAPTURE = """
@@ -47,16 +45,19 @@ STEPS = f"""
 FORWARD = "step *.model_forward"
 
 
-def test_it_belongs_below_the_range_that_replays_it_also_in_gaps_and_launches(parsed: Parse) -> None:
-    dataset = parsed(CAPTURE + NODES + STEPS)
+def test_it_belongs_to_the_range_that_replays_it_also_in_launches(parsed: Parse) -> None:
+    dataset = parsed(CAPTURE + NODES + STEPS + replay(610, 31))
     expect(dataset, "kernels")(f"""
-        name   module                       method      step_id  call_id
-        gemm3  {FORWARD}                    range       0        6
-        gemm3  {FORWARD}                    range       1        7
-        gemm1  {FORWARD}.layer 1.attention  graph_node  0        6
-        gemm1  {FORWARD}.layer 1.attention  graph_node  1        7
-        gemm2  {FORWARD}.layer 2            graph_node  0        6
-        gemm2  {FORWARD}.layer 2            graph_node  1        7
+        name   module     method  step_id  call_id  cause
+        gemm1  {FORWARD}  range   0        6        -
+        gemm2  {FORWARD}  range   0        6        -
+        gemm3  {FORWARD}  range   0        6        -
+        gemm1  {FORWARD}  range   1        7        -
+        gemm2  {FORWARD}  range   1        7        -
+        gemm3  {FORWARD}  range   1        7        -
+        gemm1  -          -       -        -        outside_ranges
+        gemm2  -          -       -        -        outside_ranges
+        gemm3  -          -       -        -        outside_ranges
     """)
     expect(dataset, "calls")(f"""
         module                            phase    parent_call_id  gpu_time_ns  kernel_count
@@ -69,24 +70,8 @@ def test_it_belongs_below_the_range_that_replays_it_also_in_gaps_and_launches(pa
         {FORWARD}                         -        4               30           3
         {FORWARD}                         -        5               30           3
     """)
-    pairs = gaps.frame(dataset)[["before", "after", "gaps"]].to_numpy().tolist()
-    assert [f"{FORWARD}.layer 1.attention", f"{FORWARD}.layer 2", 2] in pairs
     replayed = launches.frame(dataset).set_index("path").subtree_replayed_ns
     assert (replayed[FORWARD], replayed["capture_graphs"]) == (60, 0)
-
-
-def test_outside_of_ranges_what_opened_in_the_graph_capture_is_known(parsed: Parse) -> None:
-    expect(parsed(CAPTURE + NODES + replay(210, 21)), "kernels")("""
-        name   module             method      cause
-        gemm1  layer 1.attention  graph_node  -
-        gemm2  layer 2            graph_node  -
-        gemm3  -                  -           outside_ranges
-    """)
-
-
-@pytest.mark.parametrize("capture", ["", CAPTURE], ids=["without the graph capture", "without records of nodes"])
-def test_if_nothing_else_is_known_it_is_that_of_the_range_that_replays_it(parsed: Parse, capture: str) -> None:
-    assert _by_module(parsed(capture + STEPS)) == {FORWARD: 6}
 
 
 def test_so_is_a_graph_traced_as_a_whole(parsed: Parse) -> None:
@@ -107,7 +92,7 @@ def test_so_is_a_graph_traced_as_a_whole(parsed: Parse) -> None:
 def test_replays_by_a_thread_of_autograd_are_those_of_the_range_that_waits(parsed: Parse) -> None:
     lines = "range 1 200 330 backward\nnamed 2 0 0 pt_autograd_0\n" + replay(210, 21).replace("launch 1", "launch 2")
     modules = _by_module(parsed(CAPTURE + NODES + lines))
-    assert modules == {"backward": 1, "backward.layer 1.attention": 1, "backward.layer 2": 1}
+    assert modules == {"backward": 3}
 
 
 def test_where_modules_are_nodes_it_keeps_the_module_of_the_graph_capture(parsed: Parse) -> None:

@@ -34,7 +34,7 @@ METHODS = (
 #: The method of work that a marked run shows the modules of (:mod:`tracekit.unmarked`), after all others.
 ALIGNED = "aligned"
 METHOD_NAMES = (*(method.NAME for method in METHODS), ALIGNED)
-_, _COMPILED, _BACKWARD, _, _BY_NODE, _BY_ORDER, _, _, _AUTOGRAD_THREAD = range(len(METHODS))
+_COMPILED, _BACKWARD = METHOD_NAMES.index("compiled"), METHOD_NAMES.index("backward")
 
 
 def attribute(evidence: Evidence) -> Trace:
@@ -42,14 +42,12 @@ def attribute(evidence: Evidence) -> Trace:
     recording = evidence.recording
     # Replayed work may belong to another call than the captured one if its graph has changed since.
     late = replayed_after_update(recording, evidence.launched.launch)
-    by_capture = (evidence.origin_known & evidence.by_capture) | (evidence.replayed_module >= 0)
+    by_capture = evidence.origin_known & evidence.by_capture
     recording.counters.add("kernels", GRAPH_UPDATED, int(by_capture[late].sum()))
     owners = _owners(evidence)
     module = lookup(evidence.calls.module, owners.call)
     mapped = np.flatnonzero(owners.method == _COMPILED)
     module[mapped] = evidence.compiled_work.shares.main[evidence.compiled_work.of_work[mapped]]
-    replayed = np.flatnonzero((evidence.replayed_module >= 0) & (owners.method >= 0))
-    module[replayed] = evidence.replayed_module[replayed]
     linked = owners.method == _BACKWARD
     owners.call[evidence.origin_shared & evidence.by_capture & ~evidence.annotated.known] = -1
     if evidence.forward_call_of is not None:
@@ -100,10 +98,7 @@ def _owners(evidence: Evidence) -> Owners:
     mapped = evidence.compiled_work.of_work >= 0
     method[mapped] = _COMPILED
     call[np.isin(evidence.compiled_work.of_work, UNKNOWN)] = -1
-    replayed = (evidence.replayed_module >= 0) & (method != _AUTOGRAD_THREAD)
-    by_order = lookup(evidence.origins.by_order, evidence.chains.of_work[replayed], missing=0)
-    method[replayed] = np.where(by_order, _BY_ORDER, _BY_NODE)
-    unknown = (lookup(evidence.calls.module, call) < 0) & ~mapped & (evidence.replayed_module < 0)
+    unknown = (lookup(evidence.calls.module, call) < 0) & ~mapped
     cause = np.full(kernels, -1, dtype=np.int16)
     if unknown.any():
         cause[unknown] = methods.causes_of(evidence, call)[unknown]

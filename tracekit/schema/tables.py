@@ -132,8 +132,7 @@ class Calls(TypedTable, name="calls", sorted_by=("module_id", "start_ns")):
 class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
     """One row per piece of device work, each exactly once, sorted by (module_id, start_ns); work without a module
     comes last. For work replayed from a CUDA graph, thread, launch, range and step are those of the replay, module
-    and call those of the graph capture; where plain ranges are the modules, these are the range around the replay,
-    and below it what opened inside the graph capture.
+    and call those of the graph capture; where plain ranges are the modules, these are the range around the replay.
     """
 
     kernel_id = Integers("Unique id: the position by start time in the report, plus the report's first_id.")

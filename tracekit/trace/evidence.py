@@ -47,7 +47,7 @@ from tracekit.trace.phases import (
     phase_of_launches,
     phased,
 )
-from tracekit.trace.replays import AnnotatedWork, annotated_work, replayed_modules
+from tracekit.trace.replays import AnnotatedWork, annotated_work
 from tracekit.trace.steps import Steps, steps_of
 
 
@@ -70,8 +70,6 @@ class Evidence:
         whole_graphs: Graphs traced as a whole whose graph capture is certain.
         compiled_work: Work of runs of compiled graphs, and the modules that it serves.
         annotated: Work on which torch wrote its modules.
-        replayed_module: Where ranges are nodes, for every kernel that was replayed below the range around its launch
-            the row of its module there; else -1.
         collectives: Names of kernels that communicate, beside those known.
     """
 
@@ -96,7 +94,6 @@ class Evidence:
     whole_graphs: WholeGraphs
     compiled_work: CompiledWork
     annotated: AnnotatedWork
-    replayed_module: Rows
     collectives: tuple[str, ...] = ()
 
     @property
@@ -155,9 +152,6 @@ def evidence_of(
         known = by_clone_chains(recording, axis, chains, captures)
         origins = match_by_order(known, launches.launch, lookup(calls.module, context.call))
         call = np.where(context.call >= 0, context.call, context.waiting)
-        node = np.where((launches.launch >= 0) & (keyed.by == RANGES), chains.of_work, -1)
-        called = lookup(call, launches.launch)
-        calls, replayed_module = replayed_modules(calls, captures.windows, origins, node, called)
         around = CompiledContext(recording, axis, found.operators, calls, context.call, launches)
         captured = origins, chains.of_work, captures.captured_launches
         progress(0.95)
@@ -189,7 +183,6 @@ def evidence_of(
             whole_graphs=whole_graphs(known, launches.launch),
             compiled_work=work,
             annotated=annotated,
-            replayed_module=replayed_module,
         )
 
 
