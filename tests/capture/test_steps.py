@@ -1,14 +1,15 @@
 """Steps, marked operators, and the window in which both are recorded; graph captures and replays in it."""
 
-import re
+from itertools import count
 from threading import Event, Thread
 
 import pytest
 import torch
 
 from tests.waiting import PATIENCE_S
-from tracekit.capture import MemoryEmitter, StepCounter, operator_markers, step
+from tracekit.capture import MemoryEmitter, operator_markers, step
 from tracekit.capture.schedule import Schedule, StepStarts, counted_graphs, on_graph_capture
+from tracekit.capture.steps import on_step
 from tracekit.errors import UsageError
 from tracekit.markers.base import StepMarker
 from tracekit.trace.decoding import decode
@@ -19,32 +20,28 @@ pytestmark = pytest.mark.torch
 def test_a_step_is_read_back_with_its_number_and_a_kind_that_readers_do_not_know_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tracekit.capture.steps.STEPS", counter := StepCounter())
+    monkeypatch.setattr("tracekit.capture.steps._numbers", count())
     to = MemoryEmitter()
     for _ in range(2):
         with step("fit", kind="train", batch_size=8, tokens=512, emitter=to):
             pass
     said = decode([event.text for event in to.events if event.text]).markers
     assert said == [StepMarker("fit", "train", index=index, batch_size=8, tokens=512) for index in (0, 1)]
-    assert counter.count == 2
     with pytest.raises(UsageError, match="train, prefill, decode, mixed"):
         step(kind="warmup", emitter=MemoryEmitter())
 
 
-@pytest.mark.parametrize(
-    ("announced", "count"),
-    [
-        ("abcCBA" * 4, 4),  # three requesters of the same steps
-        ("aA" * 3 + "ab", 4),  # one that comes late joins the step that runs
-        ("aA" + "bB" * 5 + "aA" * 2, 8),  # steps of one alone count, also after many of another
-    ],
-)
-def test_each_step_is_counted_once_whoever_announces_it(announced: str, count: int) -> None:
-    """A small letter begins a step of this requester, a capital one ends it."""
-    counter = StepCounter()
-    numbers = [counter.begin(letter) if letter.islower() else counter.end(letter.lower()) for letter in announced]
-    assert counter.count == count
-    assert [number for number in dict.fromkeys(numbers) if number is not None] == list(range(count))
+def test_a_step_inside_another_is_the_same_iteration_and_others_behind_it_are_the_next() -> None:
+    to, begun = MemoryEmitter(), []
+    with on_step(lambda: begun.append(None)), step(emitter=to) as around:
+        with step(emitter=to) as same, step(emitter=to) as again:
+            pass
+        others = [step(emitter=to) for _ in range(2)]
+        for other in others:
+            other.__enter__()
+            other.__exit__()
+    assert [each.index - around.index for each in (same, again, *others)] == [0, 0, 1, 2]
+    assert len(begun) == 3
 
 
 class Opened:
@@ -123,21 +120,10 @@ def test_calls_of_other_models_wait_while_a_thread_opens_the_window() -> None:
         assert not thread.is_alive()
 
 
-FORM = re.compile(r"(\w+::\w+), seq = (\d+), op_id = \d+, sizes = \[.*\]")
-
-
-@pytest.mark.releases
-def test_an_operator_has_the_number_of_the_backward_node_that_it_creates() -> None:
-    to, x = MemoryEmitter(), torch.zeros(2, 4, requires_grad=True)
-    with operator_markers(to):
-        y = x.sin()
-        z = y.exp()
-        z.sum().backward()
-    said = [found.groups() for event in to.events if (found := FORM.fullmatch(event.text or ""))]
-    made = [(name.removeprefix("aten::"), int(number)) for name, number in said]
-    sin, exp = y.grad_fn._sequence_nr(), z.grad_fn._sequence_nr()
-    expected = [("sin", sin), ("exp", exp), ("mul", exp), ("cos", sin), ("mul", sin)]
-    assert [one for one in made if one[0] in {"sin", "exp", "mul", "cos"}] == expected
+def test_operators_are_not_marked_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="--engine torch --ops"):
+        operator_markers()
 
 
 @pytest.mark.releases

@@ -16,7 +16,6 @@ from torch import nn
 
 from tests.capture.models import by_path, markers, tree
 from tracekit.capture import MemoryEmitter, layer_markers, step
-from tracekit.capture.attach import marks_on
 from tracekit.causes import FIELD_CUT, FIELD_SKIPPED
 
 pytestmark = pytest.mark.torch
@@ -113,30 +112,36 @@ def test_an_argument_that_raises_ends_no_run_and_is_asked_nothing_if_its_type_ho
     assert (marker.path, marker.inputs, marker.cause) == ("top", ((2, 3),), None)
 
 
+class Own(nn.Conv1d):
+    """A layer of the user's that is also one of torch's."""
+
+    __constants__ = ("parts",)
+
+
 STATIC = [
-    (nn.Conv1d(2, 4, 3), {"in_chan": 2, "filter_dim": [3], "transposed": 0, "groups": 1, "padding_mode": "zeros"}),
-    (nn.MaxPool1d(2), {"filter_dim": [2], "stride": [2], "padding": [0], "dilation": [1], "ceil_mode": 0}),
+    (Own(2, 4, 3), {"in_channels": 2, "kernel_size": [3], "groups": 1, "padding_mode": "zeros"}),
     (nn.AdaptiveAvgPool2d((None, 7)), {"output_size": ["None", 7]}),
-    (nn.BatchNorm2d(3, momentum=None), {"num_features": 3, "epsilon": 1e-05}),
+    (nn.BatchNorm2d(3, momentum=None), {"num_features": 3, "eps": 1e-05}),
     (nn.LSTM(4, 5, 2, bidirectional=True), {"input_size": 4, "hidden_size": 5, "num_layers": 2, "bidirectional": 1}),
-    (nn.MultiheadAttention(8, 2), {"embed_dim": 8, "num_heads": 2, "head_dim": 4}),
-    (nn.Softmax(-1), None),
+    (nn.MultiheadAttention(8, 2), {"embed_dim": 8, "num_heads": 2, "add_zero_attn": 0, "batch_first": 0}),
+    (nn.Flatten(), {"start_dim": 1, "end_dim": -1}),
+    (nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, batch_first=True), 1, nn.LayerNorm(4)), None),
+    (nn.Module(), None),
 ]
 
 
 @pytest.mark.parametrize(("layer", "expected"), STATIC, ids=lambda it: type(it).__name__)
 def test_a_layer_tells_what_it_was_built_with(layer: nn.Module, expected: dict | None) -> None:
-    to = MemoryEmitter()
-    with layer_markers(layer, emitter=to, skip=()):
-        (marks,) = marks_on(layer)
-        marks.before(layer, (), {})
-        marks.after(layer, (), None)
+    layer.forward = lambda: None
+    with layer_markers(layer, emitter=(to := MemoryEmitter()), skip=()):
+        layer()
     text = to.events[0].text
     assert ast.literal_eval(text) == json.loads(text)
     found = by_path(to)["top"]
     assert found.cause is not FIELD_SKIPPED
     static = json.loads(found.static_params or "null")
     assert static is expected or {key: static[key] for key in expected} == expected
+    assert "parts" not in (static or ())
 
 
 def test_trainable_parameters_of_the_module_itself_are_told_with_their_dtype() -> None:

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from tests.capture.models import tree
 from tracekit.capture import MemoryEmitter, layer_markers, vllm_plugin
 from tracekit.capture.emit import routed_to
-from tracekit.capture.steps import StepCounter, on_step
+from tracekit.capture.steps import on_step
 from tracekit.markers.base import Marker
 from tracekit.trace.decoding import decode
 
@@ -38,7 +38,6 @@ def release(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     contexts.is_forward_context_available = lambda: True  # type: ignore[attr-defined]
     contexts.get_forward_context = lambda: SimpleNamespace(no_compile_layers=_LAYERS)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, CONTEXTS, contexts)
-    monkeypatch.setattr("tracekit.capture.steps.STEPS", StepCounter())
     return module
 
 

@@ -16,18 +16,16 @@ import torch  # noqa: F401 - before all parts, because what records this process
 from tracekit.capture.emit import Emitter, Itt, MemoryEmitter, Nvtx, itt_emitter, nvtx_emitter, unheard
 from tracekit.capture.layers import SKIPPED, LayerMarkers, MarkedCall, layer_marker, layer_markers
 from tracekit.capture.maps import compiled_maps
-from tracekit.capture.steps import STEPS, StepCounter, operator_markers, step
+from tracekit.capture.steps import operator_markers, step
 
 __all__ = [
     "SKIPPED",
-    "STEPS",
     "Emitter",
     "Itt",
     "LayerMarkers",
     "MarkedCall",
     "MemoryEmitter",
     "Nvtx",
-    "StepCounter",
     "compiled_maps",
     "itt_emitter",
     "layer_marker",

@@ -16,7 +16,6 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-_CALL = nn.Module._call_impl.__code__
 _Hook = TypeVar("_Hook", bound=Callable[..., object])
 #: How many references a frame's copy of its variables has here, if the function holds none.
 _REFERENCES = 3
@@ -87,19 +86,6 @@ def _owner_of_method(frame: FrameType) -> object:
     if sys.version_info < (3, 13) and sys.getrefcount(names) <= _REFERENCES:
         names.clear()
     return owner
-
-
-def failed_call(error: BaseException) -> tuple[nn.Module, tuple[object, ...], dict[str, object]] | None:
-    """The innermost module called in an exception's traceback, with its arguments. Exceptions do not name modules."""
-    innermost = None
-    trace = error.__traceback__
-    while trace is not None:
-        names = trace.tb_frame.f_locals if trace.tb_frame.f_code is _CALL else {}
-        module, args, kwargs = (names.get(name) for name in ("self", "args", "kwargs"))
-        if isinstance(module, nn.Module) and isinstance(args, tuple) and isinstance(kwargs, dict):
-            innermost = module, args, kwargs
-        trace = trace.tb_next
-    return innermost
 
 
 def variable_of(function: str, name: str) -> Any:  # noqa: ANN401 - whatever the function has

@@ -217,38 +217,11 @@ class Recorder:
 
 def _start(profiler: profile) -> None:
     try:
-        with _without_complaint():
-            profiler.start()
+        profiler.start()
     except BaseException:  # Ctrl-C, as starting may take seconds
         with suppress(Exception):
             profiler.stop()
         raise
-
-
-@contextmanager
-def _without_complaint() -> Iterator[None]:
-    """Drops a line of Kineto, which recording does not concern: that this is not the thread that imported torch."""
-    try:
-        own = None if threading.current_thread() is threading.main_thread() else os.dup(2)
-    except OSError:  # the program has closed it
-        own = None
-    if own is None:
-        yield
-        return
-    reading, writing = os.pipe()
-    os.dup2(writing, 2)
-    os.close(writing)
-    threading.Thread(target=_pass_on, args=(reading, os.dup(own)), name="tracekit", daemon=True).start()
-    try:
-        yield
-    finally:
-        os.dup2(own, 2)
-        os.close(own)
-
-
-def _pass_on(reading: int, own: int) -> None:
-    with open(reading, "rb") as lines, open(own, "wb", 0) as err:
-        err.writelines(line for line in lines if not line.startswith(b"ERROR: External init callback"))
 
 
 def _end_ranges() -> None:

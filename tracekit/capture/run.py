@@ -29,11 +29,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from tracekit.capture.attach import marks_on
 from tracekit.capture.compile_config import CompileConfig
 from tracekit.capture.emit import nothing
-from tracekit.capture.frames import failed_call, replaced
-from tracekit.capture.marks import Tensors, all_tensors, call_tensors, marker_tensors, unwrapped
+from tracekit.capture.frames import replaced
+from tracekit.capture.marks import all_tensors, unwrapped
 from tracekit.capture.program import Marking, Settings, marked_program
 from tracekit.capture.schedule import Schedule, Window
 from tracekit.capture.steps import step
@@ -275,7 +274,7 @@ def errors_in_one_line(spec: str, file: str) -> Iterator[None]:
     except CaptureError:
         raise
     except Exception as error:  # noqa: BLE001 - whatever it raises
-        raised = f"{spec}: raised {error_line(error, file)}{_failed_call(error)}"
+        raised = f"{spec}: raised {error_line(error, file)}"
         raise CaptureError(f"{raised}; run it without tracekit for the full traceback") from None
 
 
@@ -323,25 +322,6 @@ def _end(running: Callable[[], list[threading.Thread]], hooks: list[Callable[[],
             left[0].join()
     finally:
         timer.cancel()
-
-
-def _failed_call(error: BaseException) -> str:
-    """Where in the model it was raised, as an end of a sentence; empty if outside all modules."""
-    if (call := failed_call(error)) is None:
-        return ""
-    module, args, kwargs = call
-    name = type(unwrapped(module)).__name__
-    path = next((marks.path for marks in marks_on(module) if marks.path), None)
-    positional, by_name = call_tensors(args, kwargs)
-    texts = [_shapes(positional), *(f"{name}={_shapes(tensors)}" for name, tensors in by_name.items())]
-    given = ", ".join(text for text in texts if text)
-    place = f" in {path} ({name})" if path else f" in {name}"
-    return f"{place} with inputs {_cut(given)}" if given else place
-
-
-def _shapes(tensors: Tensors) -> str:
-    described = marker_tensors(tensors) or ()
-    return ", ".join(f"{shape} {kind.rpartition(' ')[0]}" for shape, kind in described)
 
 
 def _cut(text: str) -> str:

@@ -127,7 +127,7 @@ def _mark_iterations(worker: Any) -> None:  # noqa: ANN401 - any class of worker
         iteration.close()
         work = _work_of(next(iter((*args, *kwargs.values())), None))
         if work.get("batch_size") != 0:  # else the engine only hands over which requests have finished
-            iteration.enter_context(step(_NAME, **work, requester="vllm"))
+            iteration.enter_context(step(_NAME, **work))
         try:
             output = executes(*args, **kwargs)
         except BaseException:
