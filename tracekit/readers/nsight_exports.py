@@ -5,6 +5,7 @@ Folders are those that ``nsys export --type parquetdir`` or ``arrowdir`` writes.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from tracekit.progress import Progress
@@ -31,6 +32,4 @@ def read(path: Path, progress: Progress) -> Recording:
 @contextmanager
 def stored(path: Path, _progress: Progress) -> Iterator[Stored]:
     """Where the tables of the report are."""
-    is_folder = path.is_dir()
-    name = "nsight-folder" if is_folder else "nsight-sqlite"
-    yield Stored(path, lambda: source_of(path, name), () if is_folder else SqliteFile(path).missing)
+    yield Stored(path, partial(source_of, path, "nsight-folder" if path.is_dir() else "nsight-sqlite"))

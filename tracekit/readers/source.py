@@ -43,8 +43,8 @@ class Request:
         return table.drop_columns([name for name in empty if table.column(name).null_count == len(table)])
 
 
-def as_type(array: _Values, type_: pa.DataType) -> tuple[_Values, int]:
-    """The values in their stored type, and how many were too large for it and became null.
+def as_type(array: _Values, type_: pa.DataType) -> _Values:
+    """The values in their stored type; those that are too large for it become null.
 
     Those of 32 bits may be stored in fewer; :func:`pyarrow.concat_tables` widens them where others are larger.
     """
@@ -57,17 +57,17 @@ def as_type(array: _Values, type_: pa.DataType) -> tuple[_Values, int]:
             if least == most:  # as of most ids of threads and processes
                 index = pa.array(np.zeros(len(array), np.int32))
                 one = pa.DictionaryArray.from_arrays(index, pa.array([least.as_py()], type_.value_type))
-                return (pa.chunked_array([one]) if isinstance(array, pa.ChunkedArray) else one), 0
-        return array.dictionary_encode().cast(type_), 0
+                return pa.chunked_array([one]) if isinstance(array, pa.ChunkedArray) else one
+        return array.dictionary_encode().cast(type_)
     if type_ == pa.int32() and array.type in {pa.int8(), pa.int16()}:
-        return array, 0
+        return array
     try:
-        return array.cast(type_), 0
+        return array.cast(type_)
     except pa.ArrowInvalid:
         if type_ != pa.int32() or array.type != pa.int64():
             raise
         fits = pc.and_(pc.greater_equal(array, _LEAST), pc.less_equal(array, _MOST))
-        return pc.if_else(fits, array, None).cast(type_), pc.sum(pc.invert(fits)).as_py()
+        return pc.if_else(fits, array, None).cast(type_)
 
 
 class Piece(NamedTuple):
@@ -76,7 +76,6 @@ class Piece(NamedTuple):
     rows: pa.Table
     #: The first and last place of the rows in their table, by any numbers that grow from row to row.
     place: tuple[int, int]
-    beyond: int  # number of values that were too large for their column and became null
 
 
 class TableSource(Protocol):
@@ -87,7 +86,6 @@ class TableSource(Protocol):
 
     path: Path  # the report, which errors name
     tables: Mapping[str, frozenset[str]]  # the columns of each table
-    beyond: int  # number of values that were too large for their column and became null
 
     def values(self, table: str, columns: tuple[str, ...], /) -> list[Any]:
         """Columns of a small table that has them, a tuple for each row."""

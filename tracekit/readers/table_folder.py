@@ -2,7 +2,7 @@
 
 Declared columns come as the SQLite file of the same report would give them: exporters store ids as unsigned integers
 of all sizes, SQLite has signed ones of 64 bits. What is stored as another kind of value than was asked for is damage;
-what is too large for its column becomes null and is counted.
+what is too large for its column becomes null.
 """
 
 import os
@@ -109,7 +109,6 @@ class FolderTables:
             with _errors_named(path, file):
                 self._files[name] = _ParquetFile(file) if file.suffix == _PARQUET else _ArrowFile(file)
         self.tables: Mapping[str, frozenset[str]] = {name: file.columns for name, file in self._files.items()}
-        self.beyond = 0
 
     def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
         """Columns of a small table, a tuple for each row."""
@@ -122,15 +121,9 @@ class FolderTables:
         """Reads large tables side by side; one that the folder lacks has no columns."""
         tables = {}
         with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
-            try:
-                begun = {name: pool.submit(self._table, request) for name, request in requests.items()}
-                for done, (name, future) in enumerate(begun.items(), 1):
-                    tables[name], beyond = future.result()
-                    self.beyond += beyond
-                    progress(done / len(begun))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+            for name, table in zip(requests, pool.map(self._table, requests.values()), strict=True):
+                tables[name] = table
+                progress(len(tables) / len(requests))
         return tables
 
     def pieces(self, request: Request) -> list[range] | None:
@@ -150,33 +143,29 @@ class FolderTables:
 
     def piece(self, request: Request, groups: range) -> Piece:
         """The rows of some row groups or record batches."""
-        table, beyond = self._table(request, groups)
-        return Piece(table, (groups.start, groups.stop - 1), beyond)
+        return Piece(self._table(request, groups), (groups.start, groups.stop - 1))
 
-    def _table(self, request: Request, groups: range | None = None) -> tuple[pa.Table, int]:
+    def _table(self, request: Request, groups: range | None = None) -> pa.Table:
         name = request.table.name
         if name not in self._files:
-            return pa.table({}), 0
+            return pa.table({})
         present = [column for column in request.columns if column in self.tables[name]]
         texts = [column for column in present if request.columns[column] == ENCODED_TEXT]
-        arrays, beyond = {}, 0
         with _errors_named(self.path, self.paths[name]):
             rows = self._files[name].read(present, texts, groups)
-            for column in present:
-                arrays[column], too_large = _stored(rows.column(column), request.columns[column])
-                beyond += too_large
-        return request.without_empty(pa.table(arrays)), beyond
+            arrays = {column: _stored(rows.column(column), request.columns[column]) for column in present}
+        return request.without_empty(pa.table(arrays))
 
 
-def _stored(column: pa.ChunkedArray, type_: pa.DataType) -> tuple[pa.Array, int]:
+def _stored(column: pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
     if column.null_count == len(column):
-        return pa.nulls(len(column), type_), 0
+        return pa.nulls(len(column), type_)
     if type_ in {ENCODED_TEXT, ENCODED_BLOB}:
         encoded = column if pa.types.is_dictionary(column.type) else column.cast(type_.value_type).dictionary_encode()
-        return _joined(encoded.cast(type_)), 0
+        return _joined(encoded.cast(type_))
     column = _plain(column)
     if pa.types.is_floating(type_) or pa.types.is_string(type_):
-        return _joined(column.cast(type_)), 0
+        return _joined(column.cast(type_))
     if column.type != pa.int64():
         raise pa.ArrowInvalid(f"found {column.type} where integers belong")
     return as_type(_joined(column), type_)

@@ -121,20 +121,12 @@ def test_a_file_with_little_in_it_says_what_it_lacks(tmp_path: Path, lines: str)
     assert ("CUDA API calls" in missing) == ("kernel" in lines)
 
 
-def test_changes_that_are_still_in_the_log_of_the_file_are_lacking(tmp_path: Path) -> None:
-    assert lacks(parsed(tmp_path, sql="PRAGMA journal_mode=WAL")) == set()
-    path = tmp_path / "run.prof"
-    path.with_name("run.prof-wal").write_bytes(b"more")
-    assert lacks(tracekit.parse(path, force=True)) == {"its latest changes, which are still in run.prof-wal"}
-
-
 def test_symbols_are_spelled_out_as_nsight_does() -> None:
     symbol = "_ZN2at6native12_GLOBAL__N_13sumILi4EEEvPfi"
     assert full_name(symbol) == "void at::native::(anonymous namespace)::sum<4>(float*, int)"
     assert kernel_name(symbol) == "sum"
     assert full_name("N5torch8autograd13CopyBackwardsE") == "torch::autograd::CopyBackwards"
-    bomb = "_Z1f1A1BIS_S_E" + "".join(f"S0_IS{part}_S{part}_E" for part in "123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    for odd in ("volta_sgemm_128x64_nn", "_Z", "_ZN", "_Z" + "N" * 100_000, "", "i", "None", "N1", bomb):
+    for odd in ("volta_sgemm_128x64_nn", "_Z", "_ZN", "_Z" + "N" * 100_000, "", "i", "None", "N1"):
         assert full_name(odd) == odd
 
 

@@ -44,7 +44,6 @@ class DealtFile(NamedTuple):
     #: How many rows each process has, in a record batch: a ``globalPid``, 0 for rows that name none.
     rows: Mapping[int, int]
     place: tuple[int, int]  # the first and the last place of the rows in their table
-    beyond: int  # number of values that were too large for their column and became null
     bounds: tuple[int, ...]  # the earliest and the latest times
 
 
@@ -85,12 +84,12 @@ def deal(tables: Path, reading: tuple[str, Any], file: Path, share: Callable[[fl
     name, which = reading
     request, source = requests_of_report()[name], tables_at(tables)
     if which is None:
-        rows, place, beyond = source.read({name: request}, share)[name], (0, -1), source.beyond
+        rows, place = source.read({name: request}, share)[name], (0, -1)
     else:
         piece = source.piece(request, which)
         if piece is None:
             return None
-        rows, place, beyond = piece
+        rows, place = piece
     rows = rows.unify_dictionaries().combine_chunks()
     order, numbers = _by_process(rows, "" if name == _SHARED else _key(request))
     rows = rows if order is None else rows.take(pa.array(order))
@@ -99,7 +98,7 @@ def deal(tables: Path, reading: tuple[str, Any], file: Path, share: Callable[[fl
         for number in numbers.values():
             writer.write_table(rows.slice(start, number))
             start += number
-    return DealtFile(file, numbers, place, beyond, (*bounds_of(rows),))
+    return DealtFile(file, numbers, place, (*bounds_of(rows),))
 
 
 def _by_process(rows: pa.Table, key: str) -> tuple[Ints | None, dict[int, int]]:
@@ -176,9 +175,6 @@ class DealtTables:
         source = tables_at(dealt.tables)
         self.path, self.tables, self.values = report, source.tables, source.values
         self.pieces, self.piece = source.pieces, source.piece
-        # What became null is not known by process: it counts where the first one is.
-        first = next(iter(dealt.rows), None) in part
-        self.beyond = sum(file.beyond for files in dealt.files.values() for file in files) if first else 0
         self._files, self._part = dealt.files, part
 
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.codes import positions
-from tracekit.causes import FUSED_PATH_OFF, LOST_BY_RECORDER, REPORT, TOO_LARGE
+from tracekit.causes import FUSED_PATH_OFF, LOST_BY_RECORDER, REPORT
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
 from tracekit.progress import Progress
@@ -56,7 +56,6 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
         progress("decoding", 0.0)
         pa.default_memory_pool().release_unused()
         counters = LossCounters()
-        counters.add("values", TOO_LARGE, tables.beyond)
         try:
             plausible = drop_implausible_times(rows, _SUBJECTS, counters)
             recording = _recording(tables, plausible, _described(tables, source.result()), counters, pool)

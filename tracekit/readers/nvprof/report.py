@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from tracekit.arrays.columns import integers
 from tracekit.arrays.types import Flags, Ints
-from tracekit.causes import MARK, NEVER_BEGAN, OTHER_EVENT, PROCESS_UNKNOWN, TIME_UNKNOWN, TOO_LARGE
+from tracekit.causes import MARK, NEVER_BEGAN, OTHER_EVENT, PROCESS_UNKNOWN, TIME_UNKNOWN
 from tracekit.errors import ReportError
 from tracekit.progress import Progress
 from tracekit.readers.base import source_of
@@ -45,17 +45,15 @@ _EARLIEST_UTC_NS = 10**18
 
 def read(path: Path, progress: Progress) -> Recording:
     """Reads the file; see the package's ``read``."""
-    file = SqliteFile(path)
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(source_of, path, "nvprof")
-        bulk = BulkReader(file)
+        bulk = BulkReader(SqliteFile(path))
         check_columns(bulk, nvprof.ESSENTIAL, "expected an unmodified file of nvprof; record again with: nvprof -o")
         requests = {"ranges": Request(nvprof.MARKER, _MARKER_COLUMNS), "names": Request(nvprof.NAMES, _NAME_COLUMNS)}
         requests |= work.requests()
         tables = bulk.read(requests, lambda share: progress("reading", share))
         pa.default_memory_pool().release_unused()
         counters = LossCounters()
-        counters.add("values", TOO_LARGE, bulk.beyond)
         named = tables.pop("names")
         tables["ranges"] = _paired(tables["ranges"], counters)
         for name in (*work.CALL_TABLES, *work.WORK_TABLES):
@@ -63,7 +61,7 @@ def read(path: Path, progress: Progress) -> Recording:
         try:
             events = drop_implausible_times(tables, _SUBJECTS, counters)
             recording = _recording(bulk, events, named, source.result(), counters)
-            return replace(recording, missing=(*_missing_data(recording), *file.missing))
+            return replace(recording, missing=tuple(_missing_data(recording)))
         except DamagedRows as damage:
             raise ReportError(path, str(damage), DAMAGED) from None
 

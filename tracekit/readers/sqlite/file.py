@@ -19,12 +19,10 @@ from tracekit.arrays.types import Ints
 from tracekit.errors import ReportError
 from tracekit.readers.source import ENCODED_BLOB, ENCODED_TEXT, Piece, Request, as_type
 from tracekit.readers.sqlite.pages import NotPlain, columns, leaves, open_pages
-from tracekit.recording.provenance import MissingData
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 #: Begins a journal that is still needed; see https://sqlite.org/fileformat2.html#the_rollback_journal.
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
-_HEADER_BYTES = 100
 # Only real tables have a root page: views and virtual tables could run anything.
 _COLUMNS = """
     SELECT main.name, main.rootpage, info.name, info.pk, info.hidden
@@ -96,18 +94,6 @@ class SqliteFile:
         command = shlex.join(["sqlite3", str(self.path), "PRAGMA schema_version"])
         raise ReportError(self.path, problem, f"if no program is writing it, run: {command}")
 
-    @property
-    def missing(self) -> tuple[MissingData, ...]:
-        """Its latest changes, if they are still in a write-ahead log; a stray log file does not count."""
-        log = Path(f"{self._place}-wal")
-        with self.path.open("rb") as file:
-            uses_log = file.read(_HEADER_BYTES)[18:19] == b"\x02"
-        if not (uses_log and log.is_file() and log.stat().st_size > 0):
-            return ()
-        command = f"sqlite3 {self.path.name} 'PRAGMA wal_checkpoint(TRUNCATE)'"
-        remedy = f"close the program that writes it, or run: {command}"
-        return (MissingData(f"its latest changes, which are still in {log.name}", remedy),)
-
     def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
         """Columns of a small table, a tuple for each row."""
         return self.rows(selecting([column_of(table, name) for name in columns], table))
@@ -147,11 +133,10 @@ PIECE_PAGES = 8_192
 
 
 class BulkReader:
-    """Reads tables of one file; ``beyond`` counts values that were too large and became null."""
+    """Reads tables of one file."""
 
     def __init__(self, file: SqliteFile) -> None:
         self.file = file
-        self.beyond = 0
         self.path, self.tables, self.values = file.path, file.tables, file.values
 
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
@@ -175,7 +160,6 @@ class BulkReader:
         places = [place for piece in parts if piece.rows.num_rows for place in piece.place]
         if pages is None or len(parts) < len(pages) or places != sorted(places):
             return request.without_empty(self._queried(request))
-        self.beyond += sum(piece.beyond for piece in parts)
         return pa.concat_tables([piece.rows for piece in parts], promote_options="permissive").unify_dictionaries()
 
     def pieces(self, request: Request, size: int | None = None) -> list[Ints] | None:
@@ -202,7 +186,7 @@ class BulkReader:
                 rowid, found = columns(pages, leaf, asked)
         except NotPlain:
             return None
-        arrays, beyond = {}, 0
+        arrays = {}
         for name, type_ in present.items():
             value = pa.chunked_array([rowid]) if name in layout.keys else found[layout.positions[name]]
             if value is None:
@@ -210,12 +194,11 @@ class BulkReader:
             elif asked.get(layout.positions[name]) in {ENCODED_TEXT, ENCODED_BLOB}:
                 value = value.cast(type_)
             else:
-                value, too_large = as_type(value, type_)
-                beyond += too_large
+                value = as_type(value, type_)
             if value is not None:
                 arrays[name] = value
         place = (int(rowid[0]), int(rowid[-1])) if rowid.size else (0, -1)
-        return Piece(pa.table(arrays), place, beyond)
+        return Piece(pa.table(arrays), place)
 
     def _queried(self, request: Request) -> pa.Table:
         name = request.table.name
@@ -225,12 +208,10 @@ class BulkReader:
         for rows in self._batches(name, query):
             for (column, type_), values in zip(types.items(), zip(*rows, strict=True), strict=True):
                 try:
-                    stored, too_large = as_type(_array(values, type_), type_)
+                    whole[column].append(as_type(_array(values, type_), type_))
                 except pa.ArrowException as error:
                     problem = f"{name}.{column} has values that are not {_value_type(type_)} ({error})"
                     raise ReportError(self.file.path, problem, DAMAGED) from None
-                whole[column].append(stored)
-                self.beyond += too_large
         table = pa.table({column: pa.chunked_array(whole[column], type_) for column, type_ in types.items()})
         return table.unify_dictionaries().combine_chunks()
 
