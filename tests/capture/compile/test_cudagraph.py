@@ -144,30 +144,26 @@ def test_what_needs_a_gradient_is_not_captured(bound: None) -> None:
             assert run(x).requires_grad
 
 
-def test_a_piece_that_cannot_be_captured_runs_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse(*_args: object, **_kwargs: object) -> None:
-        raise RuntimeError("operation not permitted when stream is capturing\nmore")
+def refuse(*_args: object, **_kwargs: object) -> None:
+    raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    monkeypatch.setattr(StandInGraphs, "capture_graph", refuse)
+
+@pytest.mark.parametrize(
+    ("name", "stand_in", "warnings"),
+    [
+        ("capture_graph", refuse, ["operation not permitted when stream is capturing"]),
+        ("ready", lambda _self: False, []),  # inside of somebody else's graph capture, of which pieces become part
+    ],
+)
+def test_a_piece_that_cannot_be_captured_runs_as_it_is(name, stand_in, warnings, monkeypatch, caplog) -> None:
+    monkeypatch.setattr(StandInGraphs, name, stand_in)
     first = torch.randn(8)
     run = compiled(nn.ReLU(), first, graph_capture="record", **SETTINGS)
     with counters.expect(graphs_captured=0):
         for x in (first, torch.randn(2), torch.randn(2)):
             assert torch.equal(run(x), x.relu())
-    assert caplog.messages[-1:] == [
-        "submod_0 cannot be captured as a CUDA graph at size 2: operation not permitted when stream is capturing"
-    ]
-
-
-def test_inside_of_somebody_else_s_capture_pieces_become_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StandInGraphs, "ready", lambda _self: False)
-    first = torch.randn(8)
-    run = compiled(nn.ReLU(), first, graph_capture="record", **SETTINGS)
-    with counters.expect(graphs_captured=0):
-        for x in (first, torch.randn(2)):
-            assert torch.equal(run(x), x.relu())
+    said = [f"submod_0 cannot be captured as a CUDA graph at size 2: {reason}" for reason in warnings]
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == said
 
 
 def test_cuda_graphs_are_used_where_there_is_a_gpu(said: list[str]) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from torch import fx, nn
 
 from tests.capture.compile.models import compiled
-from tracekit.capture.compile.compiler import laid_out
+from tracekit.capture.compile.layouts import laid_out
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 SDPA = "aten::scaled_dot_product_attention"
@@ -70,7 +70,7 @@ def test_results_that_lie_as_they_were_traced_or_share_memory_are_not_copied() -
     assert turned.data_ptr() == given.data_ptr()
 
 
-def test_gaps_between_rows_are_kept_where_sizes_are_fixed() -> None:
+def test_gaps_between_rows_are_kept() -> None:
     run = laid_out(lambda: (3, torch.ones(2, 3)), returning(torch.empty_strided((2, 3), (8, 1))))
     assert run()[1].stride() == (8, 1)
 

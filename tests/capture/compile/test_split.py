@@ -61,38 +61,6 @@ def test_neighbouring_splitting_operators_share_a_piece() -> None:
     assert checked(made, X, expected=run(X)) == ["relu.default", "*sqrt.default exp.default", "sigmoid.default"]
 
 
-@pytest.mark.parametrize(
-    ("around", "pieces"),
-    [
-        # A piece that only allocates stays if none before it is compiled.
-        (False, ["*sin.default", "empty_like.default", "*cos.out"]),
-        # An allocation stays behind what tells its shape.
-        (True, ["add.Tensor", "*sin.default", "empty_like.default", "*cos.out", "add.Tensor"]),
-    ],
-)
-def test_an_allocation_stays_where_it_is(around: bool, pieces: list[str]) -> None:
-    def run(x: torch.Tensor) -> torch.Tensor:
-        x = torch.sin(x + 1 if around else x)
-        out = aten.empty_like.default(x)
-        aten.cos.out(x, out=out)
-        return out + 1 if around else out
-
-    assert checked(split(make_fx(run)(X), ["aten::sin", "aten::cos.out"]), X, expected=run(X)) == pieces
-
-
-def test_allocations_between_attentions_go_to_the_first_piece() -> None:
-    def run(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        first = torch.empty_like(y)
-        torch.ops.tracekit_tests.attention(y, y, y, first)
-        second = torch.empty_like(y)
-        torch.ops.tracekit_tests.attention(first, y, y, second)
-        return second + 1
-
-    made = split(traced(run, X), [ATTENTION])
-    assert shown(made) == ["mul empty_like empty_like", "*attention", "*attention", "add"]
-
-
 def test_sizes_cross_no_border() -> None:
     def run(x: torch.Tensor) -> torch.Tensor:
         rows, columns = x.size()

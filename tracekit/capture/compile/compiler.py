@@ -7,8 +7,7 @@ import platform
 import re
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache, partial
@@ -24,7 +23,8 @@ from torch._functorch._aot_autograd import autograd_cache
 from torch._inductor.utils import clear_caches
 
 from tracekit.capture.compile.cudagraph import Call
-from tracekit.capture.compile.sizes import CodeSize, GraphFacts, hint, inputs_of, value_of
+from tracekit.capture.compile.layouts import laid_out
+from tracekit.capture.compile.sizes import CodeSize, GraphFacts, inputs_of, value_of
 from tracekit.capture.compile_config import CompileConfig
 from tracekit.capture.frames import replaced
 from tracekit.capture.maps.inductor import active_graph
@@ -248,69 +248,3 @@ def _caches_in(folder: Path | None) -> Iterator[None]:
             yield
         finally:
             clear_caches()
-
-
-def laid_out(run: Call, graph: fx.GraphModule) -> Call:
-    """The code of a piece, with results that have the strides that they were traced with.
-
-    The first runs show whether Inductor has kept them. If it has not, results are copied, at each run; but those
-    that share memory with another one, or with an argument, stay where they are.
-    """
-    (output,) = graph.graph.find_nodes(op="output")
-    nodes = output.args[0] if isinstance(output.args[0], tuple | list) else ()
-    known = ((at, _strides_of(value_of(node))) for at, node in enumerate(nodes) if isinstance(node, fx.Node))
-    strides_of = {at: strides for at, strides in known if strides is not None}
-    if not strides_of:
-        return run
-    kept = False
-
-    def piece(*args: Any) -> Any:  # noqa: ANN401 - whatever the piece takes and returns
-        nonlocal kept
-        results = run(*args)
-        if kept:
-            return results
-        strides = {at: strides_at(results[at].shape) for at, strides_at in strides_of.items()}
-        others = {at: traced for at, traced in strides.items() if not _fit(results[at], traced)}
-        # Strides of none or of single elements show nothing.
-        kept = not others and all(min(results[at].shape, default=2) > 1 for at in strides)
-        return _copied(results, args, others) if others else results
-
-    return piece
-
-
-def _strides_of(value: object) -> Callable[[Sequence[int]], Sequence[int]] | None:
-    """The strides of an example value at any shape; None if it is no tensor of strides that the trace knows.
-
-    Where sizes are dynamic, its elements lie side by side.
-    """
-    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or value.is_nested:
-        return None
-    shape, strides = tuple(map(hint, value.shape)), tuple(map(hint, value.stride()))
-    if None in shape or None in strides or 0 in strides:
-        return None
-    if all(isinstance(number, int) for number in (*value.shape, *value.stride())):
-        return lambda _: strides
-    order = sorted(range(len(shape)), key=lambda dimension: -strides[dimension])
-
-    def side_by_side(shape: Sequence[int]) -> Sequence[int]:
-        return torch.empty_permuted(shape, order, device="meta").stride()
-
-    traced = torch.empty_strided(shape, strides, device="meta")
-    return side_by_side if _fit(traced, side_by_side(shape)) else None
-
-
-def _fit(tensor: torch.Tensor, strides: Sequence[int]) -> bool:
-    """Whether a tensor has these strides, as far as its shape shows: those of single elements do not matter."""
-    dimensions = zip(tensor.shape, tensor.stride(), strides, strict=True)
-    return 0 in tensor.shape or all(real == traced for size, real, traced in dimensions if size > 1)
-
-
-def _copied(results: Sequence[Any], args: Sequence[Any], strides: dict[int, Sequence[int]]) -> Sequence[Any]:
-    copied = list(results)
-    tensors = (value for value in (*results, *args) if isinstance(value, torch.Tensor))
-    used = Counter(tensor.untyped_storage()._cdata for tensor in tensors)
-    for at, traced in strides.items():
-        old = results[at]
-        if used[old.untyped_storage()._cdata] == 1:  # else a copy would not see what is written to the other
-            copied[at] = torch.empty_strided(old.shape, traced, dtype=old.dtype, device=old.device).copy_(old)
-    return copied

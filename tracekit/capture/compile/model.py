@@ -6,7 +6,6 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
 from typing import Any
 
 import torch
@@ -23,8 +22,6 @@ from tracekit.capture.compile_config import CompileConfig
 from tracekit.errors import CaptureError, TracekitError, UsageError
 
 Backend = Callable[..., Callable[..., object]]
-#: Attributes of modules by path and name: tensors, and None, which may become a tensor.
-_State = dict[tuple[str, str], torch.Tensor | None]
 
 
 def compile_model(
@@ -45,14 +42,11 @@ def compile_model(
         The module that ``torch.compile`` returns. It has the attributes and methods of the model.
 
     Raises:
-        UsageError: If the model is not an nn.Module or is already compiled, or if ``dynamic_dims`` names an argument
-            that its forward does not take.
+        UsageError: If the model is already compiled, or if ``dynamic_dims`` names an argument that its forward does not
+            take.
     """
-    candidate: object = model
-    if isinstance(candidate, OptimizedModule):
+    if isinstance(model, OptimizedModule):
         raise UsageError("compile_model: the model is already compiled; pass the original model")
-    if not isinstance(candidate, nn.Module):
-        raise UsageError(f"compile_model: expected an nn.Module, not a {type(candidate).__qualname__}")
     config = config or CompileConfig()
     sizes = _DynamicSizes(model.forward, config.dynamic_dims)
     backend = PiecewiseBackend(config) if backend is None else backend
@@ -84,22 +78,17 @@ class _DynamicSizes:
 
     @contextmanager
     def marked(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[None]:
-        """While the block runs, Dynamo must make these sizes dynamic. The tensors' marks are restored afterwards."""
+        """While the block runs, Dynamo must make these sizes dynamic. Tensors lose their new marks afterwards."""
         tensors = list(self._tensors(args, kwargs))
-        before = []
-        for tensor, _ in tensors:
-            own = vars(tensor)
-            # Dynamo changes its marks in place.
-            marks = {name: copy(own[name]) for name in own if "_dynamo" in name or name == "_specialize_on"}
-            before.append((tensor, own | marks))
+        before = [(vars(tensor), set(vars(tensor))) for tensor, _ in tensors]
         try:
             for tensor, dim in tensors:
                 torch._dynamo.mark_dynamic(tensor, dim)
             yield
         finally:
-            for tensor, attributes in before:
-                vars(tensor).clear()
-                vars(tensor).update(attributes)
+            for attributes, names in before:
+                for name in attributes.keys() - names:
+                    del attributes[name]
 
     def _tensors(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> Iterator[tuple[torch.Tensor, int]]:
         names = [*self._names, *[""] * len(args)]
@@ -147,7 +136,7 @@ class _Unguarded:
         return run(*args, **kwargs)
 
     def _first_run(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        before, codes = _state(self._model), []
+        codes: list[types.CodeType] = []
         hook = register_bytecode_hook(lambda code, new: codes.append(new) if code is self._function.__code__ else None)
         try:
             with self._sizes.marked(args, kwargs), shape_settings.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
@@ -162,7 +151,6 @@ class _Unguarded:
             raise CaptureError(f"{name} cannot be compiled without guards: {_first_line(error)}") from error
         finally:
             hook.remove()
-        _refuse_reassigned(self._model, before)
         without_dynamo = types.MethodType(_calling_model(codes[-1]), self._model)
         self._run = self._checked if self._config.debug else without_dynamo
         return result
@@ -187,32 +175,6 @@ def _calling_model(code: types.CodeType) -> types.FunctionType:
     # Dynamo keeps what it compiles for a code object for ever; with the function that code is of no use.
     weakref.finalize(function, remove_from_cache, code).atexit = False
     return function
-
-
-def _state(model: nn.Module) -> _State:
-    return {
-        (path, name): value
-        for path, module in model.named_modules()
-        for name, value in (*module._buffers.items(), *vars(module).items())
-        if value is None or isinstance(value, torch.Tensor)
-    }
-
-
-def _refuse_reassigned(model: nn.Module, before: _State) -> None:
-    after = _state(model)
-    changed = sorted(key for key, value in after.items() if value is not None and value is not before.get(key))
-    if not changed:
-        return
-    for path, name in changed:
-        if (path, name) in before:
-            setattr(model.get_submodule(path), name, before[path, name])
-        else:
-            delattr(model.get_submodule(path), name)
-    names = ", ".join(f"{path}.{name}".removeprefix(".") for path, name in changed)
-    raise CaptureError(
-        f"{type(model).__name__} reassigns {names} in its forward, which code without guards does not support; "
-        "write in place instead (copy_), or compile it with guards"
-    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -22,11 +22,6 @@ from tracekit.errors import CaptureError
 from tracekit.markers import formatting
 
 _LOG = logging.getLogger("tracekit.capture")
-#: Above this many sizes, a piece forgets which code it chose for the earlier ones.
-_MOST_RUNS = 4_096
-_MOST_VIEWS = 4_096
-#: What torch answers where elements of a tensor share memory for certain.
-_OVERLAPS = 1
 #: CUDA refuses to capture two graphs at once in one process.
 _GRAPH_CAPTURE = threading.RLock()
 
@@ -84,8 +79,6 @@ class Piece:
         """Runs the piece."""
         size = self.size.of(args)
         if (run := self._runs.get(size)) is None:
-            if len(self._runs) >= _MOST_RUNS:
-                self._runs = {size: run for size, run in self._runs.items() if run.replay is not None}
             run = self._runs[size] = _Run(self, size)
         return run(args)
 
@@ -187,23 +180,19 @@ class StaticInputs:
         filled = list(args)
         shared = _sharing(args) if self._mutated else ()
         for index in self._moving:
-            if (tensor := args[index]).layout is torch.strided and index not in shared:
-                filled[index] = self._buffer(index, tensor)
-                _copy(tensor, filled[index])
+            if (tensor := args[index]).layout is torch.strided and index not in shared and not _overlaps(tensor):
+                filled[index] = self._buffer(index, tensor).copy_(tensor)
         return filled
 
     def give_back(self, filled: Sequence[Any], args: Sequence[Any]) -> None:
         """Copies what the graph wrote into buffers back to the caller's tensors."""
         for index in self._mutated.intersection(self._moving):
             if filled[index] is not args[index]:
-                _copy(filled[index], args[index])
+                args[index].copy_(filled[index])
 
     def _buffer(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
         key = (index, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         if key not in self._views:
-            if len(self._views) >= _MOST_VIEWS:
-                # Graphs captured with a view whose replacement has another address are no longer replayed.
-                self._views.clear()
             needed, memory = _span(tensor), self._memory.get(index)
             if memory is None or memory.numel() < needed or memory.dtype != tensor.dtype:
                 # Views of other sizes keep the old memory alive.
@@ -260,10 +249,9 @@ class BoundGraph:
         return tuple(item.clone() if isinstance(item, torch.Tensor) else item for item in results)
 
 
-def _copy(tensor: torch.Tensor, to: torch.Tensor) -> None:
-    if torch._debug_has_internal_overlap(to) == _OVERLAPS:  # as what is expanded, which torch does not copy to
-        tensor, to = (item.as_strided((_span(item),), (1,)) for item in (tensor, to))
-    to.copy_(tensor)
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether elements share memory for certain, as those of what is expanded, which torch does not copy to."""
+    return torch._debug_has_internal_overlap(tensor) == 1
 
 
 def _span(tensor: torch.Tensor) -> int:

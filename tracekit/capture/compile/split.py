@@ -18,7 +18,6 @@ from tracekit.capture.maps.traced import base_of, module_text
 from tracekit.files import whole_file
 
 _LOG = logging.getLogger("tracekit.capture")
-_EMPTY = {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"}
 
 
 class Part(NamedTuple):
@@ -49,12 +48,10 @@ def split(graph: fx.GraphModule, operators: Collection[str]) -> Split:
     missing = tuple(name for name in operators if not any(name in names for names in runs.values()))
     held = run_operators(graph, known) if missing else ()
     piece_of, splitting = _assigned(graph, {node for node, names in runs.items() if names})
-    _merge_allocations(piece_of, splitting)
-    numbers = {piece: number for number, piece in enumerate(sorted(set(piece_of.values())))}
-    split_graph = split_module(graph, graph, lambda node: numbers[piece_of[node]], keep_original_order=True)
+    split_graph = split_module(graph, graph, piece_of.__getitem__, keep_original_order=True)
     parts = []
-    for piece, number in numbers.items():
-        part = cast("fx.GraphModule", getattr(split_graph, name := f"submod_{number}"))
+    for piece in sorted(set(piece_of.values())):
+        part = cast("fx.GraphModule", getattr(split_graph, name := f"submod_{piece}"))
         _return_tuple(split_graph, name, part)
         parts.append(Part(name, piece in splitting, part))
     split_graph.recompile()
@@ -65,14 +62,14 @@ def _assigned(graph: fx.GraphModule, splitters: Collection[fx.Node]) -> tuple[di
     """The number of every node's piece, and the numbers of those of splitting operators."""
     piece_of: dict[fx.Node, int] = {}
     splitting: set[int] = set()
-    piece = 0
+    piece = -1
     for node in graph.graph.nodes:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
         if (source := _tuple_of(node)) in piece_of:
             piece_of[node] = piece_of[source]
             continue
-        piece += (node in splitters) is not (piece in splitting)
+        piece += not piece_of or (node in splitters) is not (piece in splitting)
         if node in splitters:
             splitting.add(piece)
         piece_of[node] = piece
@@ -88,22 +85,6 @@ def _tuple_of(node: fx.Node) -> fx.Node | None:
     unknown = value_of(source) is None and source.op.startswith("call_")
     takes_item = node.target is operator.getitem and isinstance(node.args[1], int)
     return source if unknown and takes_item else None
-
-
-def _merge_allocations(piece_of: dict[fx.Node, int], splitting: set[int]) -> None:
-    """Merges pieces that only allocate into the last compiled piece before them, if their inputs exist there."""
-    nodes: dict[int, list[fx.Node]] = {}
-    for node, piece in piece_of.items():
-        nodes.setdefault(piece, []).append(node)
-    for piece, members in sorted(nodes.items()):
-        targets = (getattr(node.target, "overloadpacket", node.target) for node in members)
-        if piece in splitting or not all(getattr(target, "__name__", target) in _EMPTY for target in targets):
-            continue
-        before = [other for other in nodes if other < piece and other not in splitting]
-        needed = {piece_of.get(source, 0) for node in members for source in node.all_input_nodes}
-        if before and max(needed - {piece}, default=0) <= max(before):
-            nodes[max(before)] += nodes.pop(piece)
-            piece_of.update(dict.fromkeys(members, max(before)))
 
 
 def _decompose_sizes(graph: fx.GraphModule) -> None:

@@ -121,7 +121,6 @@ def _when_imported(action: Callable[[], object]) -> Iterator[None]:
     try:
         yield
     finally:
-        finder.name = ""
         if finder in sys.meta_path:
             sys.meta_path.remove(finder)
 
@@ -131,26 +130,23 @@ class _Finder:
     """Finds the compiler as all other finders do, and takes an action when it has been imported."""
 
     action: Callable[[], object]
-    name: str = COMPILER
 
     def find_spec(
         self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if name != self.name:
+        if name != COMPILER:
             return None
-        self.name = ""  # also so that this finder does not find itself
+        sys.meta_path.remove(self)  # what follows asks the others
         spec = importlib.util.find_spec(name)
-        loader: Any = None if spec is None else spec.loader
-        if loader is None:
-            return spec
-        execute = loader.exec_module
+        if spec is not None and spec.loader is not None:
+            loader: Any = spec.loader
+            execute = loader.exec_module
 
-        def exec_module(module: ModuleType) -> None:
-            loader.exec_module = execute
-            execute(module)
-            self.action()
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                self.action()
 
-        loader.exec_module = exec_module
+            loader.exec_module = exec_module
         return spec
 
 

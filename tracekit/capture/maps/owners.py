@@ -31,7 +31,6 @@ _VIEWS = {
     *("aten.clone", "aten._to_copy", "prims.convert_element_type", "aten.split", "aten.split_with_sizes"),
 }
 _FREE = {"getitem"} | _VIEWS - {"aten.clone", "aten._to_copy", "prims.convert_element_type"}
-_MOST_VIEWS = 16
 #: Nodes of no module that are looked past.
 _MOST_AROUND = 64
 #: What only nodes of the program have, and those that it is differentiated into.
@@ -159,13 +158,11 @@ def _factors(node: fx.Node) -> tuple[fx.Node, ...]:
 
 
 def _input(node: fx.Node) -> fx.Node | None:
-    for _ in range(_MOST_VIEWS):
-        if node.op in ("placeholder", "get_attr"):
-            return node
+    while node.op not in ("placeholder", "get_attr"):
         if _name(node) not in _VIEWS | {"getitem"} or not node.args or not isinstance(node.args[0], fx.Node):
             return None
         node = node.args[0]
-    return None
+    return node
 
 
 def _name(node: fx.Node) -> str:

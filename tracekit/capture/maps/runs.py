@@ -65,8 +65,8 @@ class Runs:
     kernel_map: "KernelMap"
     graph_pass: str
     traced: Traced
-    state: "_State | None" = None
-    _states: dict[int, "_State"] = field(default_factory=dict)
+    #: By the identity of the traced graph, which a state holds.
+    states: dict[int, "_State"] = field(default_factory=dict)
 
     def __call__(self, inputs: Sequence[Any]) -> Any:  # noqa: ANN401 - whatever the graph returns
         """Runs the graph."""
@@ -77,22 +77,14 @@ class Runs:
         if self.graph_pass == "backward" and (node := torch._C._current_autograd_node()) is not None:
             forward = _forward.get((epoch.number, self.kernel_map.digest, node._sequence_nr()))
         traced = forward.traced if forward is not None else _running.traced or self.traced
-        state = self.state
-        if state is None or state.asked is not traced or state.emitter is not emitter or state.epoch != epoch.number:
-            state = self.state = self._state(traced, emitter)
+        state = self.states.get(id(traced))
+        if state is None or state.emitter is not emitter or state.epoch != epoch.number:
+            state = self.states[id(traced)] = _State(self, traced, emitter)
         state.opener(inputs, forward)()
         try:
             return self.run(inputs)
         finally:
             emitter.close()
-
-    def _state(self, traced: Traced, emitter: Emitter) -> "_State":
-        state = self._states.get(id(traced))
-        if state is None or state.emitter is not emitter or state.epoch != epoch.number:
-            if len(self._states) >= _MOST_ROOTS:
-                self._states.clear()
-            state = self._states[id(traced)] = _State(self, traced, emitter)
-        return state
 
 
 class UnmappedRuns:
