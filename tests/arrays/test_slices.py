@@ -12,7 +12,7 @@ EMPTY = 12345
 
 @st.composite
 def slices(draw: st.DrawFn, values: st.SearchStrategy[int]) -> tuple[list[int], list, list]:
-    size = draw(st.sampled_from([0, 1, 2, 31, 32, 33, 64, 65, 100, 300]))
+    size = draw(st.sampled_from([0, 1, 2, 12, 100]))
     found = draw(st.lists(values, min_size=size, max_size=size))
     edge = st.integers(0, size)
     pairs = draw(st.lists(st.tuples(edge, edge), max_size=20))
