@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import fx, nn
 
-from tests.capture.compile.models import compiled
+from tests.capture.compile.models import compiled, traced
 from tracekit.capture.compile.layouts import laid_out
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -68,6 +68,15 @@ def test_results_that_lie_as_they_were_traced_or_share_memory_are_not_copied() -
     assert laid_out(lambda: (3, given), returning(torch.empty(2, 3)))()[1] is given
     turned = laid_out(lambda x: (3, x.t()), returning(torch.empty(3, 2)))(given)[1]
     assert turned.data_ptr() == given.data_ptr()
+
+
+@pytest.mark.usefixtures("inference")
+def test_strides_of_dynamic_sizes_are_those_of_the_run() -> None:
+    graph = traced(lambda x: (x.t() + 1).contiguous().t(), torch.ones(3, 4))
+    (output,) = graph.graph.find_nodes(op="output")
+    assert not all(isinstance(step, int) for step in output.args[0][0].meta["example_value"].stride())
+    (result,) = laid_out(lambda x: (x + 1,), graph)(torch.ones(5, 4))
+    assert result.stride() == (1, 5)
 
 
 def test_gaps_between_rows_are_kept() -> None:

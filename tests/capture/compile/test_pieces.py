@@ -45,18 +45,18 @@ def test_a_mark_tells_piece_size_code_and_way(hollow: None) -> None:
     assert marked(lambda: run(torch.randn(3))) == said
 
 
-def test_warm_ups_of_a_piece_that_writes_to_nothing_are_part_of_its_capture() -> None:
-    run = running(nn.ReLU(), torch.randn(9), mode="eager", cudagraph_sizes=(2, 4), graph_capture="record")
-    sizes, ways = (2, 2, 3, 4, 2), ("captured", "replayed", "eager", "captured", "replayed")
-    said = [marked(lambda size=size: run(torch.randn(size))) for size in sizes]
-    assert said == [[f"submod_0 {size} None {way}"] for size, way in zip(sizes, ways, strict=True)]
-
-
-def test_warm_ups_of_a_piece_that_writes_to_its_inputs_are_calls() -> None:
-    model, first = Function(lambda x: x.mul_(2) + 1), torch.randn(9)
-    run = running(model, first, mode="eager", cudagraph_sizes=(2,), cudagraph_warmups=2, graph_capture="record")
-    ways = [marked(lambda: run(torch.randn(2)))[0].split()[-1] for _ in range(4)]
-    assert ways == ["eager", "eager", "captured", "replayed"]
+@pytest.mark.parametrize(
+    ("model", "warmups", "runs"),
+    [
+        (nn.ReLU(), 1, ["2 captured", "2 replayed", "3 eager", "4 captured", "2 replayed"]),
+        (Function(lambda x: x.mul_(2) + 1), 2, ["2 eager", "2 eager", "2 captured", "2 replayed"]),
+    ],
+)
+def test_warm_ups_are_part_of_a_graph_capture_unless_they_write_to_inputs(model: Any, warmups: int, runs: Any) -> None:
+    settings = {"cudagraph_sizes": (2, 4), "cudagraph_warmups": warmups, "graph_capture": "record"}
+    call = running(model, torch.randn(9), mode="eager", **settings)
+    said = [marked(lambda run=run: call(torch.randn(int(run[0])))) for run in runs]
+    assert said == [[f"submod_0 {run[0]} None {run[2:]}"] for run in runs]
 
 
 @pytest.mark.parametrize(("size", "ways"), [(2, ["captured", "replayed"]), (3, ["eager", "eager"])])

@@ -38,27 +38,30 @@ def checked(made: Split, *args: Any, expected: Any) -> list[str]:
     return shown(made)
 
 
-def test_no_tuple_goes_to_several_pieces() -> None:
-    def run(x: torch.Tensor) -> torch.Tensor:
-        a, b = torch.split(x, 2)
-        c = torch.sigmoid(torch.relu(a))
-        return torch.cat([a, b, c, torch.relu(b)])
-
-    made = split(make_fx(run)(X), ["aten::split.Tensor", "aten::sigmoid"])
-    assert checked(made, X, expected=run(X)) == [
-        "*split.Tensor getitem getitem",
-        "relu.default",
-        "*sigmoid.default",
-        "relu.default cat.default",
-    ]
+def with_a_tuple(x: torch.Tensor) -> torch.Tensor:
+    a, b = torch.split(x, 2)
+    c = torch.sigmoid(torch.relu(a))
+    return torch.cat([a, b, c, torch.relu(b)])
 
 
-def test_neighbouring_splitting_operators_share_a_piece() -> None:
-    def run(x: torch.Tensor) -> torch.Tensor:
-        return torch.sigmoid(torch.exp(torch.sqrt(torch.relu(x))))
-
-    made = split(make_fx(run)(X), ["aten::sqrt", "aten::exp.default"])
-    assert checked(made, X, expected=run(X)) == ["relu.default", "*sqrt.default exp.default", "sigmoid.default"]
+@pytest.mark.parametrize(
+    ("run", "operators", "pieces"),
+    [
+        (
+            with_a_tuple,
+            ["aten::split.Tensor", "aten::sigmoid"],
+            ["*split.Tensor getitem getitem", "relu.default", "*sigmoid.default", "relu.default cat.default"],
+        ),
+        (
+            lambda x: torch.sigmoid(torch.exp(torch.sqrt(torch.relu(x)))),
+            ["aten::sqrt", "aten::exp.default"],
+            ["relu.default", "*sqrt.default exp.default", "sigmoid.default"],
+        ),
+        (torch.relu, ["aten::nothing"], ["relu.default"]),
+    ],
+)
+def test_pieces_end_at_the_operators_and_no_tuple_goes_to_several(run: Any, operators: list, pieces: list) -> None:
+    assert checked(split(make_fx(run)(X), operators), X, expected=run(X)) == pieces
 
 
 def test_sizes_cross_no_border() -> None:
@@ -81,12 +84,6 @@ def test_sizes_cross_no_border() -> None:
     lines = checked(made, *args, expected=run(X))
     assert len(lines) == 5
     assert not any("size" in line.split() for line in lines)
-
-
-def test_without_a_hit_the_graph_is_one_piece() -> None:
-    made = split(make_fx(torch.relu)(X), ["aten::nothing"])
-    assert checked(made, X, expected=X.relu()) == ["relu.default"]
-    assert [part.splitting for part in made.parts] == [False]
 
 
 def test_pieces_keep_the_modules_they_came_from() -> None:

@@ -45,7 +45,7 @@ def _is_strided(example: torch.Tensor) -> bool:
 def _strides_at(example: Any, shape: Sequence[int]) -> list[int]:  # noqa: ANN401 - its sizes may be symbols
     """The strides of an example value at a shape; none if the shape does not show them."""
     pairs = zip(example.shape, shape, strict=True)
-    sizes = {size.node.expr: real for size, real in pairs if isinstance(size, torch.SymInt)}
+    sizes = {size.node.expr: sympy.Integer(real) for size, real in pairs if isinstance(size, torch.SymInt)}
     traced = (step.node.expr if isinstance(step, torch.SymInt) else step for step in example.stride())
     strides = [sympy.sympify(step).xreplace(sizes) for step in traced]
     return list(map(int, strides)) if all(step.is_Integer for step in strides) else []

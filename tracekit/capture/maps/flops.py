@@ -14,7 +14,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tracekit.capture.maps.owners import Kernel, Owners
+from tracekit.capture.maps.owners import Kernel, Owners, operator_name
 from tracekit.flops.kernels import CPU_ATTENTIONS, may_multiply
 from tracekit.flops.tensors import computed_in
 from tracekit.markers.base import MOST_FLOPS, UNCLEAR, Flops
@@ -183,9 +183,8 @@ def _packet(target: Any) -> Any:  # noqa: ANN401 - anything that a node calls
     return getattr(target, "overloadpacket", target)
 
 
-def _operator(target: Any) -> str:  # noqa: ANN401
-    packet = getattr(target, "overloadpacket", None)
-    return str(packet).replace(".", "::", 1) if packet is not None else str(getattr(target, "__name__", target))
+def _operator(target: object) -> str:
+    return operator_name(target).replace(".", "::", 1)
 
 
 def _may_multiply(target: Any) -> bool:  # noqa: ANN401

@@ -166,7 +166,11 @@ def _input(node: fx.Node) -> fx.Node | None:
 
 
 def _name(node: fx.Node) -> str:
-    target = node.target
+    return operator_name(node.target)
+
+
+def operator_name(target: object) -> str:
+    """How torch calls an operator, such as ``aten.mm``, whichever overload it is; the name of any other function."""
     packet = getattr(target, "overloadpacket", None)
     return str(packet) if packet is not None else str(getattr(target, "__name__", target))
 
