@@ -1,4 +1,4 @@
-"""The range that hooks write when a call has ended, which tells outputs; and calls that are marked more than once."""
+"""The range that hooks write when a call has ended, which tells outputs."""
 
 import pytest
 
@@ -91,21 +91,6 @@ def test_ends_of_calls_from_before_the_recording_are_counted(golden: Golden) -> 
     """)
     assert dataset.table("steps").num_rows == 1
     assert losses(dataset) == {"range_cut": 2}
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        "range 1 5 90 {'Module': 'cell', 'Inputs': [[2]]}",
-        "range 1 5 90 {'Module': 'cell', 'Inputs': [[1]]}\nlaunch 1 2 3 #1\nkernel 1 900 910 #1",
-        "range 1 5 90 {'Module': 'cell', 'Inputs': [[1]]}\nrange 1 10 20 {'Module': 'cell.lin'}",
-        "range 1 5 90 {'Module': 'cell', 'Inputs': [[1]]}\nrange 1 200 210 {'Module': 'cell', 'Inputs': [[1]]}",
-    ],
-    ids=["other inputs", "own work", "another inside once", "not always"],
-)
-def test_a_module_that_calls_itself_is_called_twice(parsed: Parse, lines: str) -> None:
-    dataset = parsed("range 1 0 92 {'Module': 'cell', 'Inputs': [[1]]}\n" + lines)
-    assert "cell.cell" in dataset.table("calls").column("module").to_pylist()
 
 
 def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(golden: Golden) -> None:
