@@ -1,8 +1,8 @@
 """Kineto's Chrome trace (that of torch.profiler), converted into rows of Nsight's tables.
 
 Kineto records one process; the traces of several become one report. Times become nanoseconds since the first event.
-Names of our own ranges are numbers that stand for texts (:mod:`tracekit.capture.recorder`); other annotations keep
-their names.
+Names of our own ranges are numbers that stand for texts (:mod:`tracekit.capture.recorder`); other annotations have the
+names that Kineto writes, which are not always those of the program.
 
 ``--hierarchy`` keeps the trace itself, too: with the texts of our markers, of all processes in one file. Every event
 has a line of its own, so that it can be read and changed piece by piece. Ids that count separately in each process are
@@ -37,8 +37,6 @@ from tracekit.nsight.tables import short_name
 from tracekit.recording.provenance import LossCounters
 
 Row = dict[str, Any]
-#: Start and end of an event, in nanoseconds.
-Span = tuple[int, int]
 #: How far the starts of evaluations of one process were moved, by name, thread and start.
 Moved = dict[tuple[str, int, int], int]
 #: Nsight's numbers and labels for CUpti_ActivityMemoryKind, less one.
@@ -47,9 +45,6 @@ MEMORY_LABELS = ("Pageable", "Pinned", "Device", "Array", "Managed")
 NUMBERED = "tracekit:"
 
 _NUMBERED = re.compile(rf"{NUMBERED}(\d{{1,9}})", re.ASCII)
-#: Names that Kineto passes on as they are. It calls others "unknown", leaves quotes in them unescaped, or writes a
-#: slash for a backslash.
-_UNHARMED = re.compile(r'(?!unknown$)[^"/\\\x00-\x1f\x7f-\U0010ffff]+')
 _PUSH_POP = 59
 #: Nsight's columns of device work by those of a trace.
 _DEVICE = {"contextId": "context", "streamId": "stream", "correlationId": "correlation"}
@@ -149,14 +144,13 @@ def global_tid(pid: int, tid: int) -> int:
 class ProcessTrace(NamedTuple):
     """The file of Kineto's trace of one process, with what it lacks.
 
-    These are the texts that the numbers of our ranges stand for, the names of annotations by their times since the
-    trace's base, and the numbers that the process's GPUs have in the report.
+    These are the texts that the numbers of our ranges stand for, and the numbers that the process's GPUs have in the
+    report.
     """
 
     path: Path
     texts: Sequence[str]
     pid: int
-    names: Callable[[], Mapping[Span, str]] = dict
     devices: Mapping[int, int] = {}
 
     def marker_text(self, name: str) -> str | None:
@@ -164,11 +158,6 @@ class ProcessTrace(NamedTuple):
         match = _NUMBERED.fullmatch(name)
         number = int(match[1]) if match else len(self.texts)
         return self.texts[number] if number < len(self.texts) else None
-
-    def plain_name(self, name: str) -> str | None:
-        """The text of a range by its name; None for names that Kineto does not pass on as they are."""
-        text = self.marker_text(name)
-        return name if text is None and _UNHARMED.fullmatch(name) else text
 
 
 def base_ns(trace: Path) -> int:
@@ -275,15 +264,15 @@ class _Converter:
     def tables(self, *, ops: bool) -> dict[str, Columns]:
         """The columns by name of table; with ``ops``, operators are ranges, too, else those that mark a phase."""
         operators, names = self._operators, self._operators["name"]
-        ranges = self._as_ranges(self._ranges, self._given_names())
+        ranges = self._as_ranges(self._ranges, self._by_name(self._ranges["name"], self._range_id))
         marking = np.flatnonzero(self._by_name(names, lambda name: phase_of(name) is not None) * (not ops))
         phases = {name: column[marking] for name, column in operators.items()}
         if ops:
-            copies = self._as_ranges(operators, self._operator_texts())
+            copies = self._as_ranges(operators, np.array([*map(self._id, self._operator_texts())], dtype=np.int64))
             ranges = {name: np.append(column, copies[name]) for name, column in ranges.items()}
         return {
             "ranges": ranges,
-            "phases": self._as_ranges(phases, [self._names[row] for row in phases["name"].tolist()]),
+            "phases": self._as_ranges(phases, self._by_name(phases["name"], self._id)),
             "operators": self._on_thread(operators) | {"nameId": self._by_name(names, self._id)},
             "api_calls": self._api_calls(self._events[CALL]),
             "kernels": self._kernels(self._events[KERNEL]),
@@ -323,10 +312,10 @@ class _Converter:
             "graphNodeId": np.where(rows["graph_node"] > 0, rows["graph_node"], -1),
         }
 
-    def _as_ranges(self, rows: Columns, texts: Iterable[str]) -> Columns:
+    def _as_ranges(self, rows: Columns, text_ids: Ints) -> Columns:
         return self._on_thread(rows) | {
             "eventType": np.full_like(rows["start"], _PUSH_POP),
-            "textId": np.array([self._id(text) for text in texts], dtype=np.int64),
+            "textId": text_ids,
             "domainId": np.zeros_like(rows["start"]),
         }
 
@@ -336,15 +325,6 @@ class _Converter:
     def _spans(self, rows: Columns) -> Columns:
         start, end = (rows[name] + self._base_ns for name in ("start", "end"))
         return {"start": start, "end": np.where(rows.get("open", False), start - 1, end)}
-
-    def _given_names(self) -> list[str]:
-        """The texts of all ranges."""
-        ranges = self._ranges
-        plain = {row: self._process.plain_name(self._names[row]) for row in np.unique(ranges["name"]).tolist()}
-        given = self._process.names() if None in plain.values() else {}
-        spans = zip(*(ranges[name].tolist() for name in ("name", "start", "end")), strict=True)
-        texts = ((plain[row], self._names[row], given.get((start, end))) for row, start, end in spans)
-        return [next(text for text in (known, exact, name) if text is not None) for known, name, exact in texts]
 
     def _operator_texts(self) -> Iterator[str]:
         """Texts as ``emit_nvtx`` spells them, with a number by which operators are known from other ranges."""
@@ -358,6 +338,10 @@ class _Converter:
 
     def _id(self, text: str) -> int:
         return self._ids.setdefault(text, len(self._ids))
+
+    def _range_id(self, name: str) -> int:
+        text = self._process.marker_text(name)
+        return self._id(name if text is None else text)
 
 
 def _event_class(name: str) -> int:
@@ -428,11 +412,9 @@ def _named(event: Row, process: ProcessTrace, moved: Moved) -> Row:
     category, name = event.get("cat"), str(event.get("name"))
     if event.get("ph") != "X" or category not in (*_RANGES, "gpu_user_annotation"):
         return event
-    start, duration = nanoseconds(event["ts"]), nanoseconds(event.get("dur", 0))
-    if (text := process.plain_name(name)) is None and category == "user_annotation":
-        text = process.names().get((start, start + duration))
-    if text is not None and text != name:
+    if (text := process.marker_text(name)) is not None:
         return event | {"cat": category.replace("cpu_op", "user_annotation"), "name": text}
+    start, duration = nanoseconds(event["ts"]), nanoseconds(event.get("dur", 0))
     late_ns = moved.get((name, global_tid(process.pid, identity(event["tid"])), start)) if moved else None
     return event | {"ts": (start + late_ns) / 1_000, "dur": (duration - late_ns) / 1_000} if late_ns else event
 

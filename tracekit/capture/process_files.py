@@ -9,21 +9,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tracekit.capture.kineto import Row, Span
+from tracekit.capture.kineto import Row
 
 _BEGUN, _TRACE, _PIECE, _PROBLEM = ".begun", ".trace", ".piece", ".problem"
 
 
 @dataclass(slots=True)
 class Piece:
-    """What one process recorded: torch.profiler's trace, if there is one, and what the trace lacks or garbles."""
+    """What one process recorded: torch.profiler's trace, if there is one, and what the trace lacks."""
 
     pid: int = field(default_factory=os.getpid)
     trace: str = ""
     texts: list[str] = field(default_factory=list)
-    names: list[tuple[Span, str]] = field(default_factory=list)
     about: Row = field(default_factory=dict)
     figures: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -61,11 +59,7 @@ class ProcessFiles:
 
 def pieces(folder: Path) -> list[Piece]:
     """What all processes recorded, in the order of their ids."""
-    recorded = []
-    for path in folder.glob(f"*{_PIECE}"):
-        values: dict[str, Any] = json.loads(path.read_text("utf-8"))
-        names = [((start, end), name) for (start, end), name in values["names"]]
-        recorded.append(Piece(**(values | {"names": names})))
+    recorded = (Piece(**json.loads(path.read_text("utf-8"))) for path in folder.glob(f"*{_PIECE}"))
     return sorted(recorded, key=lambda piece: piece.pid)
 
 

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache, partial
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
 
 from tracekit.capture.emit import Lane, epoch
-from tracekit.capture.kineto import NUMBERED, ProcessTrace, Span, base_ns
+from tracekit.capture.kineto import NUMBERED, ProcessTrace
 from tracekit.capture.schedule import wait_for_gpu
 from tracekit.errors import CaptureError
 
@@ -196,17 +196,7 @@ class Recorder:
     def process_trace(self, path: Path) -> ProcessTrace:
         """Closes the window and writes torch.profiler's own trace of it; returns it with what it lacks."""
         self.write_trace(path)
-        return ProcessTrace(path, self.emitter.texts, os.getpid(), cache(partial(self.annotation_names, path)))
-
-    def annotation_names(self, trace: Path) -> dict[Span, str]:
-        """Names of annotations by their times: in its trace, Kineto garbles names that are not plain ASCII."""
-        profiler, base = self._profile.profiler if self._profile is not None else None, base_ns(trace)
-        results = profiler.kineto_results if profiler is not None else None
-        return {
-            (event.start_ns() - base, event.end_ns() - base): event.name()
-            for event in (results.events() if results is not None else ())
-            if event.is_user_annotation()
-        }
+        return ProcessTrace(path, self.emitter.texts, os.getpid())
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:

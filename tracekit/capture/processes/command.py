@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from tracekit.capture.arrivals import Arrivals, add_arrivals
@@ -62,7 +62,7 @@ def record(
         with writing(progress, ops=settings.ops, chrome_trace=chrome_trace) as writer:
             devices = _number_gpus(recorded)
             traces = [
-                ProcessTrace(folder / piece.trace, piece.texts, piece.pid, cache(partial(dict, piece.names)), numbers)
+                ProcessTrace(folder / piece.trace, piece.texts, piece.pid, numbers)
                 for piece, numbers in zip(recorded, devices, strict=True)
             ]
             figures = writer.report(report, traces, [piece.about for piece in recorded], sums, warnings)

@@ -7,9 +7,7 @@ file with what belongs to the trace; or why it is not recorded.
 from __future__ import annotations
 
 import json
-import mmap
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -23,7 +21,6 @@ from tracekit.capture.arrivals import SentCalls
 from tracekit.capture.attach import watched_calls
 from tracekit.capture.emit import nothing, quiet_emitter, routed_to
 from tracekit.capture.ending import Ending
-from tracekit.capture.kineto import Span
 from tracekit.capture.maps import maps_of_recording
 from tracekit.capture.process_files import Piece, ProcessFiles, write_problem
 from tracekit.capture.program import Marking, Settings, marked_program
@@ -32,9 +29,6 @@ from tracekit.capture.schedule import Schedule, attempt, counted_graphs
 from tracekit.capture.writing import OPENED, describe_process
 from tracekit.errors import CaptureError
 
-#: Annotations of a trace, and those among them whose names Kineto passes on as they are (see ``capture/kineto.py``).
-_ANNOTATION = re.compile(rb'"cat": "user_annotation"')
-_UNHARMED = re.compile(rb'"cat": "user_annotation",\s*"name": "(?!unknown")[^"/\\\x00-\x1f\x7f-\xff]+",\s*"pid": ')
 _OTHER_PROCESS = (
     "of this TARGET, only one process is recorded (with nsys also its forks); to record all: tracekit capture -- "
     "python FILE.py"
@@ -190,7 +184,6 @@ class ProcessWindow:
         recorder.write_trace(self._files.trace)
         self.piece.trace = self._files.trace.name
         self.piece.texts = recorder.emitter.texts
-        self.piece.names = _garbled_names(self._files.trace, recorder)
         self.piece.about = describe_process(recorder.warnings)
         self.describe({OPENED: recorder.opened})
 
@@ -225,15 +218,6 @@ class ProcessWindow:
         self._open = self._gpu = False
         self.recorder.forget()
         self._begin_piece()
-
-
-def _garbled_names(trace: Path, recorder: Recorder) -> list[tuple[Span, str]]:
-    """The names of all annotations by their times, if Kineto garbled any; reading them takes long."""
-    with trace.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-        every, unharmed = (sum(1 for _ in pattern.finditer(content)) for pattern in (_ANNOTATION, _UNHARMED))
-    if every == unharmed:
-        return []
-    return list(recorder.annotation_names(trace).items())
 
 
 @dataclass(frozen=True, slots=True)
