@@ -1,22 +1,17 @@
 """Reports in nsys's own format: exported with the nsys at hand, for as long as they are read. Input is left alone."""
 
-import os
 import re
 import shutil
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 import tracekit
-from tests.command import arguments, command
+from tests.command import command
 from tests.needs import TRACES
-from tests.pipeline.test_several_runs import check_ended, workers_of
 from tests.readers.files import LINES, lacks, rows, state
 from tests.readers.folders import as_folder
 from tests.trace_lines import report
-from tests.waiting import PATIENCE_S, wait_until
 from tracekit.nsight.nsys import RAW_MAGIC, REPORT_END, REPORT_MAGIC
 from tracekit.pipeline import report as one_report
 
@@ -181,22 +176,3 @@ def test_a_real_report_gives_what_its_sqlite_export_gives(tmp_path: Path) -> Non
     assert outcome.code == 0, outcome.err
     export = native.with_name("emit_nvtx_training_v2022.2.export_v2023.4.4.sqlite")
     assert rows(tracekit.load(tmp_path / "native.tracekit")) == rows(tracekit.parse(export, tmp_path / "file.tracekit"))
-
-
-@pytest.mark.parametrize("reports", [1, 2], ids=["run", "worker"])
-def test_nsys_ends_with_a_process_that_is_killed(machine: Machine, tmp_path: Path, reports: int) -> None:
-    machine.install(does='mkdir "$5"; sleep 1000 & echo $! $$ >> {here}/pids; wait')
-    paths = [machine.report.with_name(f"r{number}.nsys-rep") for number in range(reports)]
-    for path in paths:
-        path.write_bytes(REPORT_MAGIC + path.name.encode() + WRITER + REPORT_END)
-    running = subprocess.Popen(
-        arguments("parse", *paths, "-o", tmp_path / "out"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    )
-    pids = machine.here / "pids"
-    wait_until(lambda: pids.exists() and len(pids.read_text().split()) == 2 * reports, running)
-    started = {int(pid) for pid in pids.read_text().split()}
-    for pid in workers_of(running.pid) or {running.pid}:
-        os.kill(pid, signal.SIGKILL)
-    _, complained = running.communicate(timeout=PATIENCE_S)
-    check_ended(started)
-    assert complained.count(b"ended early (signal 9)") == (reports if reports > 1 else 0)

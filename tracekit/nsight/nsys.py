@@ -75,18 +75,6 @@ _MESSAGES_OF_EXPORT = (
     re.compile(r"std::exception::what: (.+)"),
 )
 _LONGEST_REASON = 300
-#: Runs a program until that has ended, or this process, however it ended: then its input is closed, and all are killed.
-_AS_LONG_AS_WE_LIVE = """
-exec 3<&0 </dev/null
-"$@" 3<&- &
-program=$!
-{ read -r _ <&3; kill -9 0; } >/dev/null 2>&1 &
-watcher=$!
-wait $program
-code=$?
-kill -9 $watcher
-exit $code
-"""
 
 
 class ExportFailed(Exception):  # noqa: N818
@@ -331,10 +319,9 @@ def _run(
     """Runs one of NVIDIA's programs; returns its exit code and the end of its output."""
     environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
     try:
-        os.stat(shutil.which(command[0]) or command[0])  # noqa: PTH116 - the shell would report it in its own way
         running = subprocess.Popen(
-            ["/bin/sh", "-c", _AS_LONG_AS_WE_LIVE, "sh", *command] if os.name == "posix" else command,
-            stdin=subprocess.PIPE,
+            command,
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=place,
@@ -351,8 +338,6 @@ def _run(
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             running.wait()
-        if running.stdin:
-            running.stdin.close()
 
 
 def _output(running: subprocess.Popen[bytes], progress: Callable[[float], object]) -> str:

@@ -120,9 +120,6 @@ PAGEABLE, ON_DEVICE, NO_STREAM = 0, 2, 2**32 - 1
 #: What is done with memory (ENUM_CUDA_DEV_MEM_EVENT_OPER).
 HANDED_OUT, TAKEN_BACK = 0, 1
 
-#: Times of diagnostics that were taken on the machine that was profiled (ENUM_DIAGNOSTIC_TIMESTAMP_SOURCE).
-TARGET_TIME = 1
-
 #: ``globalTid`` holds the thread in bits 0-23, the process in 24-47, machine ids above; ``globalPid`` is the same
 #: with the thread's bits 0.
 THREAD_BITS = 24

@@ -22,8 +22,7 @@ from tracekit.readers.source import ENCODED_BLOB, ENCODED_TEXT, Piece, Request, 
 _PARQUET, _ARROW = ".parquet", ".arrow"
 #: So many rows at least make a piece, the work of one task.
 PIECE_ROWS = 500_000
-#: How an Arrow file begins that is no stream, and how a stream ends; without its end a stream counts as complete.
-_ARROW_FILE = b"ARROW1"
+#: How an Arrow stream ends; without its end it counts as complete.
 _END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -47,7 +46,7 @@ class _ParquetFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         with pq.ParquetFile(path) as file:
-            self.columns = _once(file.schema_arrow.names)
+            self.columns = frozenset(file.schema_arrow.names)
 
     def groups(self) -> list[int]:
         """The number of rows of each part of the file that can be read separately."""
@@ -65,7 +64,7 @@ class _ArrowFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         with pa.memory_map(str(path)) as file:
-            self.columns = _once(_batches(file).schema.names)
+            self.columns = frozenset(_batches(file).schema.names)
 
     def groups(self) -> list[int]:
         with pa.memory_map(str(self._path)) as file:
@@ -83,18 +82,12 @@ class _ArrowFile:
         return table
 
 
-def _batches(file: pa.MemoryMappedFile) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
-    if file.read(len(_ARROW_FILE)) == _ARROW_FILE:
-        return pa.ipc.open_file(file)
+def _batches(file: pa.MemoryMappedFile) -> pa.RecordBatchStreamReader:
     file.seek(max(0, file.size() - len(_END)))
     if file.read() != _END:
         raise pa.ArrowInvalid("its end is missing")
     file.seek(0)
     return pa.ipc.open_stream(file)
-
-
-def _once(names: list[str]) -> frozenset[str]:
-    return frozenset(name for name in names if names.count(name) == 1)
 
 
 class FolderTables:

@@ -10,7 +10,7 @@ from tracekit.errors import ReportError
 from tracekit.nsight.tables import StoredTable
 from tracekit.readers.source import ENCODED, ENCODED_BLOB, ENCODED_TEXT, Request
 from tracekit.readers.sqlite import file as sqlite_file
-from tracekit.readers.sqlite.file import BulkReader, SqliteFile
+from tracekit.readers.sqlite.file import SqliteFile
 
 TABLE = StoredTable("t", {"a": int, "b": str, "c": float})
 TYPES = {"a": pa.int64(), "b": ENCODED_TEXT, "c": pa.float64()}
@@ -29,7 +29,7 @@ ROWS = [(1, "ä", 0.5), (2, None, None), (2**62, "", -1.0), (-5, "x" * 100, 1e30
 
 
 def read(path: Path, types: dict[str, pa.DataType] = TYPES) -> pa.Table:
-    return BulkReader(SqliteFile(path)).read({"t": Request(TABLE, types)}, lambda _: None)["t"]
+    return SqliteFile(path).read({"t": Request(TABLE, types)}, lambda _: None)["t"]
 
 
 def written(path: Path, script: str, rows: list[tuple[object, ...]] = ROWS) -> Path:
@@ -42,7 +42,7 @@ def written(path: Path, script: str, rows: list[tuple[object, ...]] = ROWS) -> P
 def test_strings_by_number_are_read_without_a_query(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strings = {1: "", 3: "ä", 4: None, 70_000: "x" * 100}
     path = written(tmp_path / "t.sqlite", WAYS["a primary key"], [(*string, None) for string in strings.items()])
-    monkeypatch.setattr(BulkReader, "_queried", None)
+    monkeypatch.setattr(SqliteFile, "_queried", None)
     table = read(path, {"a": pa.int64(), "b": pa.string()})
     assert table.equals(pa.table({"a": list(strings), "b": list(strings.values())}))
 

@@ -18,7 +18,7 @@ from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.ranks import ranks
 from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, start_and_end, strings_of
 from tracekit.readers.source import Request, TableSource, check_columns, named_rows, typed
-from tracekit.readers.sqlite.file import DAMAGED, BulkReader, SqliteFile
+from tracekit.readers.sqlite.file import DAMAGED, SqliteFile
 from tracekit.readers.table_folder import FolderTables
 from tracekit.recording import provenance
 from tracekit.recording.provenance import Gpu, LossCounters, Source, compute_capability, executable, figure
@@ -43,7 +43,7 @@ def of_nsight(tables: Iterable[str]) -> bool:
 
 def tables_at(path: Path) -> TableSource:
     """Nsight's tables in a SQLite file or a folder."""
-    return FolderTables(path, nsight.TABLES) if path.is_dir() else BulkReader(SqliteFile(path))
+    return FolderTables(path, nsight.TABLES) if path.is_dir() else SqliteFile(path)
 
 
 def recording_of(tables: TableSource, report: Callable[[], Source], progress: Progress) -> Recording:

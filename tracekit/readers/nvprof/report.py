@@ -29,7 +29,7 @@ from tracekit.readers.nvprof.tables import call_keys, object_keys, thread_rows
 from tracekit.readers.ranks import ranks
 from tracekit.readers.rows import DamagedRows, Names, drop_implausible_times, integers_or_null, times_of_ranges
 from tracekit.readers.source import ENCODED, ENCODED_BLOB, Request, TableSource, check_columns, named_rows, typed
-from tracekit.readers.sqlite.file import DAMAGED, BulkReader, SqliteFile
+from tracekit.readers.sqlite.file import DAMAGED, SqliteFile
 from tracekit.recording import provenance
 from tracekit.recording.provenance import Gpu, LossCounters, MissingData, Source, compute_capability, executable, figure
 from tracekit.recording.tables import PUSH_POP, START_END, Launches, Ranges, Recording, Threads, Work, nested
@@ -47,7 +47,7 @@ def read(path: Path, progress: Progress) -> Recording:
     """Reads the file; see the package's ``read``."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(source_of, path, "nvprof")
-        bulk = BulkReader(SqliteFile(path))
+        bulk = SqliteFile(path)
         check_columns(bulk, nvprof.ESSENTIAL, "expected an unmodified file of nvprof; record again with: nvprof -o")
         requests = {"ranges": Request(nvprof.MARKER, _MARKER_COLUMNS), "names": Request(nvprof.NAMES, _NAME_COLUMNS)}
         requests |= work.requests()

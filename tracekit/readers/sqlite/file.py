@@ -32,6 +32,11 @@ _COLUMNS = """
 """
 _INDEXES = "SELECT origin FROM pragma_index_list(?)"
 DAMAGED = "the file is damaged or truncated; export the report again"
+#: Rows that are in memory as Python objects at a time.
+_BATCH_ROWS = 16_384
+#: So many pages of rows are decoded between reports of progress; so many make a piece, the work of one task.
+PART_PAGES = 2_048
+PIECE_PAGES = 8_192
 
 
 class Layout(NamedTuple):
@@ -43,7 +48,7 @@ class Layout(NamedTuple):
 
 
 class SqliteFile:
-    """A SQLite file, which is opened for every query."""
+    """A SQLite file as a source of tables, which is opened for every query."""
 
     def __init__(self, path: Path) -> None:
         """Reads which tables the file has.
@@ -108,37 +113,6 @@ class SqliteFile:
             reason = f" ({error})" if isinstance(error, sqlite3.Error) else ""
             raise ReportError(self.path, f"SQLite cannot read it{reason}", DAMAGED) from None
 
-
-def selecting(columns: Iterable[str], table: str) -> str:
-    """A query for columns of a table in the order of its rows; a SQL builder takes longer to import than this."""
-    # An index could have another order.
-    return f"SELECT {', '.join(columns)} FROM {_quoted(table)} NOT INDEXED"  # noqa: S608 - every name is quoted
-
-
-def column_of(table: str, name: str) -> str:
-    """A column as a query names it: without its table, SQLite would take the name of a missing one for a text."""
-    return f"{_quoted(table)}.{_quoted(name)}"
-
-
-def _quoted(name: str) -> str:
-    escaped = name.replace('"', '""')
-    return f'"{escaped}"'
-
-
-#: Rows that are in memory as Python objects at a time.
-_BATCH_ROWS = 16_384
-#: So many pages of rows are decoded between reports of progress; so many make a piece, the work of one task.
-PART_PAGES = 2_048
-PIECE_PAGES = 8_192
-
-
-class BulkReader:
-    """Reads tables of one file."""
-
-    def __init__(self, file: SqliteFile) -> None:
-        self.file = file
-        self.path, self.tables, self.values = file.path, file.tables, file.values
-
     def read(self, requests: Mapping[str, Request], progress: Callable[[float], None]) -> dict[str, pa.Table]:
         """Reads several tables, rows in the order of their rowids; one that the file lacks has no columns."""
         pages = {name: self.pieces(request, PART_PAGES) for name, request in requests.items()}
@@ -149,7 +123,7 @@ class BulkReader:
         }
 
     def _table(self, request: Request, pages: list[Ints] | None, read_one: Callable[[], None]) -> pa.Table:
-        if request.table.name not in self.file.tables:
+        if request.table.name not in self.tables:
             return pa.table({})
         parts: list[Piece] = []
         for leaf in pages or ():
@@ -165,10 +139,10 @@ class BulkReader:
     def pieces(self, request: Request, size: int | None = None) -> list[Ints] | None:
         """The leaf pages of a table, some thousand at a time; None if it can only be read whole."""
         size, name = size or PIECE_PAGES, request.table.name
-        if name not in self.file.tables or (layout := self.file.layout(name)) is None:
+        if name not in self.tables or (layout := self.layout(name)) is None:
             return None
         try:
-            with open_pages(self.file.path) as pages:
+            with open_pages(self.path) as pages:
                 leaf = leaves(pages, layout.root)
         except NotPlain:
             return None
@@ -176,13 +150,13 @@ class BulkReader:
 
     def piece(self, request: Request, leaf: Ints) -> Piece | None:
         """The rows on some leaf pages; None if the table can only be read whole."""
-        if (layout := self.file.layout(request.table.name)) is None:
+        if (layout := self.layout(request.table.name)) is None:
             return None
         present = {name: type_ for name, type_ in request.columns.items() if name in layout.positions}
         asked = {layout.positions[name]: type_ for name, type_ in present.items() if name not in layout.keys}
         asked |= {at: ENCODED_TEXT for at, type_ in asked.items() if type_ == pa.string()}
         try:
-            with open_pages(self.file.path) as pages:
+            with open_pages(self.path) as pages:
                 rowid, found = columns(pages, leaf, asked)
         except NotPlain:
             return None
@@ -202,7 +176,7 @@ class BulkReader:
 
     def _queried(self, request: Request) -> pa.Table:
         name = request.table.name
-        types = {column: type_ for column, type_ in request.columns.items() if column in self.file.tables[name]}
+        types = {column: type_ for column, type_ in request.columns.items() if column in self.tables[name]}
         query = selecting([_converted(name, *column) for column in types.items()], name)
         whole: dict[str, list[pa.Array]] = {column: [] for column in types}
         for rows in self._batches(name, query):
@@ -211,18 +185,34 @@ class BulkReader:
                     whole[column].append(as_type(_array(values, type_), type_))
                 except pa.ArrowException as error:
                     problem = f"{name}.{column} has values that are not {_value_type(type_)} ({error})"
-                    raise ReportError(self.file.path, problem, DAMAGED) from None
+                    raise ReportError(self.path, problem, DAMAGED) from None
         table = pa.table({column: pa.chunked_array(whole[column], type_) for column, type_ in types.items()})
         return table.unify_dictionaries().combine_chunks()
 
     def _batches(self, table: str, query: str) -> Iterator[list[tuple[Any, ...]]]:
         try:
-            with closing(self.file.connect()) as connection:
+            with closing(self.connect()) as connection:
                 cursor = connection.execute(query)
                 while rows := cursor.fetchmany(_BATCH_ROWS):
                     yield rows
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            raise ReportError(self.file.path, f"{table} cannot be read ({error})", DAMAGED) from None
+            raise ReportError(self.path, f"{table} cannot be read ({error})", DAMAGED) from None
+
+
+def selecting(columns: Iterable[str], table: str) -> str:
+    """A query for columns of a table in the order of its rows; a SQL builder takes longer to import than this."""
+    # An index could have another order.
+    return f"SELECT {', '.join(columns)} FROM {_quoted(table)} NOT INDEXED"  # noqa: S608 - every name is quoted
+
+
+def column_of(table: str, name: str) -> str:
+    """A column as a query names it: without its table, SQLite would take the name of a missing one for a text."""
+    return f"{_quoted(table)}.{_quoted(name)}"
+
+
+def _quoted(name: str) -> str:
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
 
 
 def _converted(table: str, name: str, type_: pa.DataType) -> str:
