@@ -75,24 +75,6 @@ def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_ha
     """)
 
 
-def test_ends_of_calls_from_before_the_recording_are_counted(golden: Golden) -> None:
-    dataset = golden("""
-        range  1  11  12 {'Module': 'top.a'}
-        range  1  13  14 {'Module': 'top'}
-        range  1  20  30 {'Module': 'top'}
-        range  1  25  26 {'Module': 'top.a', 'Inputs': [[1]]}
-        run    1  25  26 gemm
-        range  1  27  28 {'Module': 'top.a'}
-        range  1  31  32 {'Module': 'top'}
-        => calls
-        module  start_ns  kernel_count
-        top     20        1
-        top.a   25        1
-    """)
-    assert dataset.table("steps").num_rows == 1
-    assert losses(dataset) == {"range_cut": 2}
-
-
 def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(golden: Golden) -> None:
     dataset = golden("""
         range  1   0 100 {'Module': 'top'}

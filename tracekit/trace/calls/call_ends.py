@@ -157,25 +157,13 @@ _SELDOM = 5
 _ENOUGH_PAIRS = 2
 
 
-def _traits(spans: Spans, decoded: Decoded) -> tuple[Flags, Flags, Flags]:
-    """Which spans record outputs alone, which no tensors, and of which calls more than the class is known."""
-    calls = [marker if isinstance(marker, ModuleMarker) else None for marker in decoded.bare]
-    only_result = [call is not None and call.only_result for call in calls]
-    bare = [call is not None and call.has_no_tensors for call in calls]
-    placed = [call is not None and not (call.class_only or call.only_result) for call in calls]
-    # First of the markers, of which there are fewer than spans.
-    of_marker = [np.array([*column, False])[decoded.canonical_marker] for column in (only_result, bare, placed)]
-    of_marker[1] &= np.array([*(not any(tensors) for tensors in decoded.tensors), False])[decoded.tensors_of]
-    return of_marker[0].take(spans.marker), of_marker[1].take(spans.marker), of_marker[2].take(spans.marker)
-
-
 def second_ranges(spans: Spans, decoded: Decoded) -> tuple[Flags, Rows, Rows]:
     """Which spans only end a call, that call (-1 where it is not in the report), and every span's marker.
 
     A call that could not be read has the marker of its second range.
 
-    One that records outputs and no inputs always does. One that records no tensors at all does if it follows its call
-    and says the same of the module, where nearly all calls of the process are followed by one.
+    One that records outputs and no inputs always does. An empty one that records no tensors at all does if it follows
+    its call and says the same of the module, where nearly all calls of the process are followed by one.
     """
     only_result, bare, placed = _traits(spans, decoded)
     path, marker = decoded.path.take(spans.marker), spans.marker.copy()
@@ -186,41 +174,40 @@ def second_ranges(spans: Spans, decoded: Decoded) -> tuple[Flags, Rows, Rows]:
     closed = np.zeros(call.size + 1, dtype=bool)
     closed[call] = True
     # A span that has a second range of its own is a call.
-    pending = bare & ~second & ~closed[:-1]
-    candidate = np.where(pending & ~spans.encloses & like_before & ~closed[before], before, -1)
-    if (candidate >= 0).any():
+    repeats = bare & ~(second | spans.encloses | closed[:-1]) & like_before & ~(only_result | closed[:-1])[before]
+    if repeats.any():
         statement = _statements(decoded.bare)[decoded.canonical_marker[spans.marker]]
-        closing = (candidate >= 0) & ~(bare | only_result)[candidate] & (statement == statement[candidate])
-        closed[candidate[closing]] = True
-        paired, ends = _pairs(spans, path, pending & ~closing, candidate)
-        unpaired = placed & ~(second | closed[:-1] | closing | paired | spans.excused)
-        closing = (closing | ends) & _nearly_always(spans, closed[:-1], paired & spans.encloses, unpaired)
-        second, call = second | closing, np.where(closing, candidate, call)
+        repeated = np.where(repeats & (statement[before] == statement), before, -1)
+        # By turns a call and its second range.
+        closing = depths(repeated) % 2 == 1
+        ended, pairs = closed.copy(), np.zeros_like(closed)
+        pairs[repeated[closing]] = closed[repeated[closing]] = True
+        ended[:-1] |= pairs[:-1] & ~bare
+        known = (
+            ended[:-1],
+            pairs[:-1] & bare & spans.encloses,
+            placed & ~(second | closing | closed[:-1] | spans.excused),
+        )
+        size = int(spans.process.max()) + 1
+        ends, calls, without = (np.bincount(spans.process[rows], minlength=size) for rows in known)
+        always = ((ends > 0) | (calls >= _ENOUGH_PAIRS)) & (without * _SELDOM <= ends + calls)
+        closing &= always[spans.process]
+        second, call = second | closing, np.where(closing, repeated, call)
     named = np.flatnonzero((call >= 0) & unreadable[call])
     marker[call[named]] = marker[named]
     return second, call, marker
 
 
-def _pairs(spans: Spans, path: Ints, pending: Flags, candidate: Rows) -> tuple[Flags, Flags]:
-    """Equal spans by turns, a call and its second range; and which of these are second.
-
-    The call of the first second range of a thread may be from before the recording.
-    """
-    chain = np.where(pending & pending[candidate] & (spans.marker[candidate] == spans.marker), candidate, -1)
-    first = firsts(chain)
-    even = np.bincount(first, minlength=first.size)[first] % 2 == 0
-    keys = spans.thread.astype(np.int64) * (path.max(initial=0) + 2) + path
-    leading = np.isin(np.arange(path.size), np.unique(keys, return_index=True)[1])
-    cut_off = (leading & (spans.parent < 0) & ~spans.encloses & ~spans.excused)[first] & ~even
-    paired = pending & (even | cut_off)
-    return paired, paired & (cut_off ^ (depths(chain) % 2 == 1))
-
-
-def _nearly_always(spans: Spans, closed: Flags, pairs: Flags, unpaired: Flags) -> Flags:
-    """For every span whether calls of its process have second ranges throughout, but for few whose forward raised."""
-    size = int(spans.process.max()) + 1
-    ended, calls, without = (np.bincount(spans.process[rows], minlength=size) for rows in (closed, pairs, unpaired))
-    return (((ended > 0) | (calls >= _ENOUGH_PAIRS)) & (without * _SELDOM <= ended + calls))[spans.process]
+def _traits(spans: Spans, decoded: Decoded) -> tuple[Flags, Flags, Flags]:
+    """Which spans record outputs alone, which no tensors, and of which calls more than the class is known."""
+    calls = [marker if isinstance(marker, ModuleMarker) else None for marker in decoded.bare]
+    only_result = [call is not None and call.only_result for call in calls]
+    bare = [call is not None and call.has_no_tensors for call in calls]
+    placed = [call is not None and not (call.class_only or call.only_result) for call in calls]
+    # First of the markers, of which there are fewer than spans.
+    of_marker = [np.array([*column, False])[decoded.canonical_marker] for column in (only_result, bare, placed)]
+    of_marker[1] &= np.array([*(not any(tensors) for tensors in decoded.tensors), False])[decoded.tensors_of]
+    return of_marker[0].take(spans.marker), of_marker[1].take(spans.marker), of_marker[2].take(spans.marker)
 
 
 def _statements(markers: list[Marker]) -> Ints:
