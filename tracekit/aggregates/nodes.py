@@ -41,12 +41,6 @@ def hierarchy_keys(dataset: Dataset) -> dict[str, list[str]]:
     return by
 
 
-def most_telling(dataset: Dataset) -> str:
-    """What the hierarchies of the reports are keyed by; of several, what ``auto`` would take first."""
-    entries = dataset.entries
-    return min((_keys(entry)[0] for entry in entries), key=base.HIERARCHIES.index)
-
-
 def noun(dataset: Dataset) -> str:
     """What a row of the hierarchy is: ``module``, ``range`` or ``operator``; ``node`` where modules and ranges mix."""
     if hierarchy_keys(dataset).keys() <= {base.MODULES}:

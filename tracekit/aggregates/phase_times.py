@@ -7,8 +7,6 @@ compilation) or none that is known is ``other``, so that the phases add up to th
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from tracekit.aggregates.each_report import Words
@@ -30,39 +28,20 @@ COLUMNS = tuple(f"{phase}_ns" for phase in PHASES)
 TRAINING = ("backward_ns", "recompute_ns", "optimizer_ns")
 
 
-class PhaseTimes(NamedTuple):
-    """The time of every module, itself and with all below, in the order of ``modules``, by :data:`COLUMNS`."""
-
-    own: dict[str, Ints]
-    subtree: dict[str, Ints]
-
-
-def phase_times(dataset: Dataset) -> PhaseTimes:
-    """The time of every module of a dataset by phase."""
+def phase_times(dataset: Dataset) -> dict[str, Ints]:
+    """The time of every module of a dataset itself, in the order of ``modules``, by :data:`COLUMNS`."""
     modules = hierarchy(dataset)
-    own = no_times(len(modules.path))
+    own = np.zeros((len(PHASES), len(modules.path)), np.int64)
     for part in dataset.by_report():
         work = weighted_kernels(part, ["module_id", "dur_ns", "phase"])
-        add(own, by_phase(modules.rows_of(work.module_id), work, len(modules.path)))
-    return PhaseTimes(own, {name: modules.subtree_sums(time) for name, time in own.items()})
+        own += by_phase(modules.rows_of(work.module_id), work, len(modules.path))
+    return dict(zip(COLUMNS, own, strict=True))
 
 
-def no_times(groups: int) -> dict[str, Ints]:
-    """No time in any phase."""
-    return {name: np.zeros(groups, np.int64) for name in COLUMNS}
-
-
-def add(times: dict[str, Ints], more: dict[str, Ints]) -> None:
-    """Adds times by phase to others."""
-    for name in COLUMNS:
-        times[name] += more[name]
-
-
-def by_phase(group: Rows, work: Kernels, groups: int) -> dict[str, Ints]:
-    """The time of each group of work by phase; -1 is no group."""
-    cell = np.where(group < 0, -1, group * len(PHASES) + phase_rows(work.phase))
-    times = sums(cell, work.dur_ns, groups * len(PHASES)).reshape(groups, len(PHASES))
-    return {name: np.ascontiguousarray(times[:, at]) for at, name in enumerate(COLUMNS)}
+def by_phase(group: Rows, work: Kernels, groups: int) -> Ints:
+    """The time of each group of work, a row for each of :data:`PHASES`; -1 is no group."""
+    cell = np.where(group < 0, -1, phase_rows(work.phase) * groups + group)
+    return sums(cell, work.dur_ns, groups * len(PHASES)).reshape(len(PHASES), groups)
 
 
 def phase_rows(phase: Labels) -> Rows:
@@ -95,7 +74,7 @@ def outside(dataset: Dataset) -> Columns:
         figures = {
             "kernels": counts(group, count),
             "self_ns": sums(group, work.dur_ns, count),
-            **by_phase(group, work, count),
+            **dict(zip(COLUMNS, by_phase(group, work, count), strict=True)),
         }
         of_words = causes.codes(Labels(used, work.cause.words))
         parts.append({"cause": of_words, **{name: values[used] for name, values in figures.items()}})

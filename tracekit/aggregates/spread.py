@@ -88,15 +88,11 @@ class Values:
         kept = group >= 0
         self._rows.add(group[kept], value[kept])
 
-    def spread(self, groups: int, number: Rows | None = None) -> Spread:
-        """The values by group, or by another number that each group has."""
+    def spread(self, groups: int) -> Spread:
+        """The values by group."""
         group, value, times = self._rows.columns()
-        group = group if number is None else number[group]
         if self._rows.is_one_report:
             return spread(group, value, groups)
-        if number is not None:
-            order = np.argsort(group, kind="stable")
-            group, value, times = group[order], value[order], times[order]
         size = sums(group, times, groups)
         return Spread(np.cumsum(size) - size, size, value, np.cumsum(times))
 

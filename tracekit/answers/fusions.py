@@ -142,7 +142,6 @@ class _Borders:
         self._parent, self._end = modules.parent.tolist(), modules.end.tolist()
 
     def key(self, found: Fused) -> _Key:
-        """The row of the answer that a kernel counts for."""
         within = self._around(found.modules)
         crosses = self._crossed(within, found.modules)
         pattern = self._patterns[within] if within >= 0 else None

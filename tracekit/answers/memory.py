@@ -98,7 +98,6 @@ class _Gathered:
         self.most = dict.fromkeys(_OF_CALLS, self.param_bytes)
 
     def add(self, calls: Costs) -> None:
-        """Adds the calls of a report."""
         compiled, count = calls.compiled, self._own_ns.size
         found = {name: totals(calls.owner, calls.column(name), calls.runs, count) for name in _FIGURES}
         found["runs"] = totals(calls.owner, np.ones_like(calls.runs), calls.runs, count)
@@ -123,7 +122,6 @@ class _Gathered:
             self.most[name] = np.maximum(most, maxima(owner, getattr(table, name), count))
 
     def columns(self, params: Sum, subtree_params: Sum) -> dict[str, object]:
-        """The columns after path and class."""
         # Kernel maps record no tensors, and not how often a module ran.
         only_compiled = self._compiled & ~self._called
         moved = {name: self._sums[name].masked(only_compiled) for name in _FIGURES}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracekit.aggregates.phase_times import add, by_phase, no_times
+from tracekit.aggregates.phase_times import COLUMNS, by_phase
 from tracekit.aggregates.spread import Values, share
 from tracekit.aggregates.subtrees import Hierarchy, Pairs, hierarchy, subtree_pairs
 from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, steps_of, weighted_kernels
@@ -92,11 +92,10 @@ class _Times:
     def __init__(self, modules: Hierarchy) -> None:
         self._modules = modules
         self._calls, self._kernels, self._own, self._host = np.zeros((4, len(modules.path)), np.int64)
-        self._by_phase = no_times(len(modules.path))
+        self._by_phase = np.zeros((len(COLUMNS), len(modules.path)), np.int64)
         self.whole_ns = 0
 
     def add(self, dataset: Dataset, work: Kernels, owner: Rows) -> None:
-        """Adds a report: its calls, and its device work with the module of each piece."""
         duration, count = work.dur_ns, self._own.size
         calls = dataset.rows(Calls, ["module_id", "call_id", "parent_call_id", "start_ns", "end_ns"])
         called, spent = self._modules.rows_of(calls.module_id), calls.end_ns - calls.start_ns
@@ -105,7 +104,7 @@ class _Times:
         self._host += sums(called, np.maximum(spent - inside, 0), count)
         self._kernels += counts(owner, count)
         self._own += sums(owner, duration, count)
-        add(self._by_phase, by_phase(owner, work, count))
+        self._by_phase += by_phase(owner, work, count)
         self.whole_ns += int(duration.sum())
 
     def columns(self) -> Columns:
@@ -120,7 +119,7 @@ class _Times:
             "kernels": self._kernels,
             "self_ns": self._own,
             "subtree_ns": subtree,
-            **{name: modules.subtree_sums(time) for name, time in self._by_phase.items()},
+            **{name: modules.subtree_sums(time) for name, time in zip(COLUMNS, self._by_phase, strict=True)},
             "share": share(subtree, self.whole_ns),
             "kind": np.array(modules.kind, object),
             "host_ns": self._host,

@@ -42,7 +42,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     order = groups.sort_values(_KEYS, kind="stable").index
     totals = sums.frame()
     total, count, tokens, unknown = (totals[name].to_numpy("int64")[order] for name in _SUMMED)
-    gpu, busy, host = (times.spread(len(order), np.argsort(order)) for times in (gpu_times, busy_times, host_times))
+    gpu, busy, host = (times.spread(len(order)) for times in (gpu_times, busy_times, host_times))
     return pd.DataFrame(
         {
             **groups.loc[order].reset_index(drop=True),
@@ -51,10 +51,10 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             "gpu_time_ns": total,
             "share": share(total, int(total.sum())),
             "gpu_ns_per_token": ratio(total, np.where(unknown > 0, 0, tokens)),
-            "gpu_median_ns": gpu.quantile(0.5),
-            "gpu_mean_ns": gpu.mean(),
-            "gpu_p95_ns": gpu.quantile(0.95),
-            "busy_median_ns": busy.quantile(0.5),
-            "host_median_ns": host.quantile(0.5),
+            "gpu_median_ns": gpu.quantile(0.5)[order],
+            "gpu_mean_ns": gpu.mean()[order],
+            "gpu_p95_ns": gpu.quantile(0.95)[order],
+            "busy_median_ns": busy.quantile(0.5)[order],
+            "host_median_ns": host.quantile(0.5)[order],
         }
     )

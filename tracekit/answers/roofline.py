@@ -132,7 +132,6 @@ class _ModuleDevices:
         self._pairs: set[tuple[int, tuple[str | None, int | None]]] = set()
 
     def add(self, calls: Costs) -> None:
-        """Adds the work of a report."""
         entries = calls.report.entries[0]["devices"]
         devices = {entry["device"]: (entry["name"], entry.get("memory_bytes_per_s")) for entry in entries}
         work, compiled = kernels(calls.report, ["device"]), calls.compiled
@@ -144,7 +143,6 @@ class _ModuleDevices:
                 self._pairs.add((module, devices.get(device, (None, None))))
 
     def limits(self, own: Own, user_peaks: Stated) -> _Limits:
-        """The limits of the devices on which each module's own work ran."""
         limits: dict[int, set[tuple[float, float]]] = {}
         dtypes = own.dtypes()
         for module, device in self._pairs:
@@ -168,7 +166,6 @@ class _Measured:
         self._sums, self._counts = np.zeros((2, len(_METRICS), count))
 
     def add(self, report: Dataset) -> None:
-        """Adds those of a report."""
         work = weighted_kernels(report, ["module_id", "dur_ns", _SAMPLES, *_METRICS])
         owner, samples = self._modules.rows_of(work.module_id), work.metric_samples
         if not samples.any():
@@ -181,7 +178,6 @@ class _Measured:
                 totals[at] += np.bincount(owner[known], weights, minlength=self._samples.size)
 
     def columns(self) -> dict[str, object]:
-        """Averages of each module, and which of them is the largest."""
         averages = dict(zip(_METRICS, ratio(self._sums, self._counts), strict=True))
         throughput = np.nan_to_num([averages[name] for name in _THROUGHPUT])
         names = np.array([name.removesuffix("_pct") for name in _THROUGHPUT], object)[throughput.argmax(axis=0)]

@@ -97,7 +97,6 @@ class _Gathered:
         self._calls, self._steps = Values(), Values()
 
     def add(self, cost: Costs) -> None:
-        """Adds the calls of a report."""
         self._kinds = cost.kinds
         groups = cost.kinds.groups()
         group, count = groups[cost.kind], int(groups.max(initial=-1)) + 1

@@ -117,12 +117,10 @@ class _ByKey:
         self._rows: dict[Key, tuple[int, int]] = dict(zip(times.keys, pairwise([0, *ends]), strict=True))
 
     def size(self, key: Key) -> int:
-        """How many rows a thing has."""
         low, high = self._rows.get(key, (0, 0))
         return high - low
 
     def of(self, keys: Sequence[Key]) -> KeyTimes:
-        """The rows of some things, in the order of these."""
         rows = np.concatenate([self._order[:0], *(self._order[slice(*self._rows.get(key, (0, 0)))] for key in keys)])
         at = np.repeat(np.arange(len(keys)), [self.size(key) for key in keys])
         return self._times.at(rows)._replace(keys=keys, key=at)

@@ -222,7 +222,6 @@ class _Gathered:
         self._steps = self._outside_ns = 0
 
     def add(self, work: Work, calls: Calls, kinds: _Kinds) -> None:
-        """Adds some work of a report."""
         in_step, rest = work.at(work.step != NO_STEP), work.at(work.step == NO_STEP)
         self._add_in_steps(in_step, calls, kinds)
         if not self._with_steps:
@@ -233,7 +232,6 @@ class _Gathered:
         self._outside_ns += int(rest.ns.sum() - between.ns.sum())
 
     def step_times(self) -> StepTimes:
-        """The times of all of them."""
         keys, alikes, own = self._keys.named(), self._alikes.all(), self._own.frame()
         kernels = pd.DataFrame([keys[at] for at in own["key"]], columns=KEYS, dtype=object)
         kernels["alike"] = self._alikes.named(own["alike"])
@@ -301,5 +299,4 @@ class _Kinds:
         self.alike = alikes.codes(Labels(np.arange(len(texts)), texts))
 
     def alike_of(self, step: Ints) -> Rows:
-        """What each of some steps is like."""
         return self.alike[positions(step, self.ids)]

@@ -177,7 +177,6 @@ def slower_than(trend: Trend, share: float, min_share: float = MIN_SHARE) -> lis
 
 
 def _modules(index: list[tuple[str, str]], subtree: Floats, own: Floats) -> dict[int, Module]:
-    """The modules by their rows."""
     whole = {alike: row for row, (alike, path) in enumerate(index) if path == _WHOLE}
     modules = {}
     for row, (alike, path) in enumerate(index):
@@ -257,7 +256,6 @@ class Series:
     """
 
     def __init__(self, given: Sequence[Given], *, strip_root: bool) -> None:
-        """Looks at all runs."""
         self._strip_root, self._properties = strip_root, PROPERTIES
         self.notes: list[str] = []
         self.patterns: dict[str, str] = {}

@@ -141,7 +141,6 @@ def _nested(dataset: Dataset, calls: Calls, ranges: Ranges, code: Rows, kinds: l
 
 
 def _added_up(dataset: Dataset, marked: Marked, table: Calls, owner: Rows, work: OwnWork) -> OperatorFlops:
-    """The FLOPs of each call's operators."""
     calls, registered = len(table), marked.those("registered")
     call_of, in_registered = _around(marked, registered)
     outermost = registered & ~in_registered

@@ -166,7 +166,7 @@ class Phases(NamedTuple):
 
 def phases(dataset: Dataset) -> Phases:
     """The phases of a dataset and what was spent in them."""
-    own = phase_times(dataset).own
+    own = phase_times(dataset)
     causes = outside(dataset)
     total = {name: int(own[name].sum()) + int(causes[name].sum()) for name in own}
     if not any(total[name] for name in TRAINING):
