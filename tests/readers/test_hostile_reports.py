@@ -78,9 +78,15 @@ def test_oddities_beside_the_work_cost_no_kernel(what: str, tmp_path: Path) -> N
     assert command("parse", tmp_path / "report.sqlite", "--force").code == 0, "no summary of it"
 
 
-@pytest.mark.parametrize("table", ["NVTX_EVENTS", "KIND_KERNEL", "StringIds"])
-def test_a_view_without_end_is_never_looked_into(table: str, tmp_path: Path) -> None:
-    path = hostile(tmp_path, f"DROP TABLE {table};" + ENDLESS.format(table=table))
+VIRTUAL = "CREATE VIRTUAL TABLE {table} USING fts5(start, 'end', eventType, globalTid, text)"
+
+
+@pytest.mark.parametrize(
+    ("table", "fake"),
+    [*((table, ENDLESS) for table in ("NVTX_EVENTS", "KIND_KERNEL", "StringIds")), ("NVTX_EVENTS", VIRTUAL)],
+)
+def test_a_view_without_end_or_a_virtual_table_is_never_looked_into(table: str, fake: str, tmp_path: Path) -> None:
+    path = hostile(tmp_path, f"DROP TABLE {table};" + fake.format(table=table))
     assert separately("parse", path, "--quiet") == (0, "", "")
     rows = tracekit.load(path.with_suffix(".tracekit")).manifest["rows"]
     assert rows["kernels"] == (1 if table == "KIND_KERNEL" else 3)

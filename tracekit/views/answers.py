@@ -46,7 +46,8 @@ _EMPTY = {
         "ranks which rank works longest"
     ),
     "lines": (
-        "no lines of Python were recorded: torch.profiler with with_stack=True, nsys with --python-backtrace=cuda"
+        "no lines of Python were recorded: torch.profiler with with_stack=True, nsys profile with "
+        "--python-backtrace=cuda and nsys export with --include-blobs=true"
     ),
     "fusions": "no kernel is known to serve several modules",
     "launches": "no launches were recorded, as of a run on the CPU",

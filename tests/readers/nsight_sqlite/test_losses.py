@@ -42,23 +42,21 @@ def test_a_loss_is_told_by_its_words(message: str) -> None:
     assert [cause.detail for cause in causes_of_message(message)] == ([] if said is None else [said])
 
 
-def test_what_nsys_lost_stands_in_coverage_lacks_and_manifest_with_advice(rewritten: Rewrite) -> None:
+def test_what_nsys_lost_stands_with_advice_wherever_something_is_said_of_the_report(
+    rewritten: Rewrite, tmp_path: Path
+) -> None:
     dataset = rewritten(lines=f"{WHOLE}\nsaid 7/1 1 1 {CUDA}\nsaid 9/1 1 1 {CUDA}")
     [row] = [row for row in dataset.table("coverage").to_pylist() if row["advice"]]
     assert [row[name] for name in ("what", "detail", "count", "known")] == ["report: losses", "CUDA events", 2, False]
     [lack] = dataset.manifest["missing"]
     assert lack["what"] == f'possibly some CUDA events of its processes (nsys says: "{CUDA}")'
     assert "torch.cuda.synchronize" in lack["remedy"]
-
-
-def test_all_is_attributed_is_never_said_without_what_nsys_says(rewritten: Rewrite, tmp_path: Path) -> None:
-    dataset = rewritten(lines=f"{WHOLE}\nsaid 7/1 1 1 {CUDA}")
     said = " ".join(command("parse", tmp_path / "report.sqlite", "--force").out.split())
     assert "launched inside a module's call 1 50 ns 100.0 % possibly lost: CUDA events ? ?" in said
     assert "the report lacks possibly some CUDA events" in said
     assert said.count("torch.cuda.synchronize") == 1
     table = command("show", "coverage", dataset.folder, "--csv").out
-    assert "report: losses,events_lost,cuda events,false,1" in table.casefold()
+    assert "report: losses,events_lost,cuda events,false,2" in table.casefold()
     summary = json.loads(command("parse", tmp_path / "report.sqlite", "--force", "--json").out)
     assert "events_lost" in {row["cause"] for row in summary["coverage"]}
     page = shown(dataset)["coverage"]

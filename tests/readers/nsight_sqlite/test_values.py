@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.golden import expect
-from tests.readers.files import Rewrite, lacks, rows
+from tests.readers.files import Rewrite, rows
 from tracekit.views.summary import advice
 
 pytestmark = pytest.mark.releases
@@ -139,22 +139,6 @@ def test_payloads_of_every_kind_are_kept(rewritten: Rewrite) -> None:
         r7    -            -              {"b": 2}
         r8    -            -              -
     """)
-
-
-@pytest.mark.parametrize(
-    "fake",
-    [
-        "CREATE VIEW NVTX_EVENTS AS SELECT 0 AS start, 9 AS end, 59 AS eventType, 'evil' AS text, "
-        "281474993487873 AS globalTid",
-        "CREATE VIRTUAL TABLE NVTX_EVENTS USING fts5(start, 'end', eventType, globalTid, text);"
-        "INSERT INTO NVTX_EVENTS VALUES (0, 9, 59, 281474993487873, 'evil')",
-    ],
-    ids=["view", "virtual table"],
-)
-def test_what_is_no_real_table_is_not_run(rewritten: Rewrite, fake: str) -> None:
-    dataset = rewritten(f"DROP TABLE NVTX_EVENTS; {fake};", PLAIN)
-    assert [len(dataset.table(name)) for name in ("ranges", "kernels")] == [0, 1]
-    assert "NVTX ranges" in lacks(dataset)
 
 
 def test_nothing_of_the_recorded_machines_environment_is_kept(rewritten: Rewrite) -> None:
