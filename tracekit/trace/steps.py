@@ -27,7 +27,6 @@ from tracekit.trace.calls.call_ends import RangeEnds
 from tracekit.trace.calls.calls import Calls
 from tracekit.trace.decoding import Decoded
 from tracekit.trace.hierarchy.module_paths import NAMELESS_ROOT
-from tracekit.trace.hierarchy.modules import Module
 from tracekit.trace.hierarchy_keys import HierarchyKey
 from tracekit.trace.loops import Outermost, is_part, led_steps
 from tracekit.trace.phases import Phased
@@ -150,7 +149,6 @@ def _led(
     pending, training = processes
     for number in pending:
         own = called.at(called.process == number)
-        own = own._replace(module=_one_on_all_threads(calls.modules, own.module, own.thread))
         led = led_steps(own, calls.modules, _parts(recording, decoded, calls, own.module, number))
         if number in training:
             apart.append(np.setdiff1d(own.thread, led.helping))
@@ -161,26 +159,6 @@ def _led(
         names += led.name
         apart.append(np.setdiff1d(np.flatnonzero(recording.threads.process == number), led.helping))
     return np.concatenate(first), np.concatenate(last), names, np.concatenate(apart)
-
-
-def _one_on_all_threads(modules: list[Module], module: Ints, thread: Ints) -> Ints:
-    """The modules of some calls; of modules of one path, each called on threads of its own, the first stands for all.
-
-    Threads that run models of their own in the same way run the same loop.
-    """
-    threads: dict[str, list[tuple[int, set[int]]]] = {}
-    for row in np.unique(module).tolist():
-        own = set(np.unique(thread[module == row]).tolist())
-        threads.setdefault(_marked_path(modules[row]), []).append((row, own))
-    same = np.arange(len(modules))
-    for namesakes in threads.values():
-        if sum(len(own) for _, own in namesakes) == len(set().union(*(own for _, own in namesakes))):
-            same[[row for row, _ in namesakes]] = namesakes[0][0]
-    return same[module]
-
-
-def _marked_path(module: Module) -> str:
-    return module.alias_of or module.path
 
 
 def _parts(recording: Recording, decoded: Decoded, calls: Calls, candidates: Rows, process: int) -> Flags:
@@ -194,7 +172,7 @@ def _parts(recording: Recording, decoded: Decoded, calls: Calls, candidates: Row
     )
     part = np.zeros(len(calls.modules), dtype=bool)
     for row in np.unique(candidates).tolist():
-        marked = _marked_path(calls.modules[row])
+        marked = calls.modules[row].alias_of or calls.modules[row].path
         part[row] = is_part("" if marked == NAMELESS_ROOT else marked, called, inside)
     return part
 
