@@ -117,14 +117,10 @@ def test_diff_and_trend_take_reports_of_any_format_and_folders_of_datasets_too(t
     assert command("diff", tmp_path / "a.json", tmp_path / "b.json").code == 0
 
 
-def test_an_export_names_its_file_itself_and_replaces_none_without_force(run: Path) -> None:
+def test_an_export_names_its_file_itself(run: Path) -> None:
     folder = tracekit.load(run).folder
     for kind in ("chrome", "stacks", "csv", "sql"):
         before = contents(run.parent)
         assert command("export", folder, "--format", kind).code == 0
         [new] = {path.partition("/")[0] for path in contents(run.parent).keys() - before.keys()}
         assert new.startswith("o ne.")
-        again = command("export", folder, "--format", kind)
-        assert (again.code, again.err.count("\n")) == (1, 1)
-        assert "already" in again.err
-        assert command("export", folder, "--format", kind, "--force").code == 0

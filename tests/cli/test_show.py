@@ -150,6 +150,8 @@ WRONG = {
     "a form as one word": (["tree", "DIR", "--output=json"], 2, "no option --output; did you mean --json?"),
     "two forms": (["tree", "DIR", "--json", "--csv"], 2, "not allowed with argument"),
     "gaps of a part": (["gaps", "DIR", "--path", "top"], 2, "whole dataset"),
+    "a budget of a part": (["budget", "DIR", "--path", "top"], 2, "a budget is of whole devices"),
+    "findings of a part": (["findings", "DIR", "--path", "top"], 2, "findings are of whole devices"),
     "a peak of no roofline": (["modules", "DIR", "--peak", "memory=3"], 2, "modules has no option --peak"),
     "a peak of the memory": (["memory", "DIR", "--peak", "memory=3"], 2, "memory has no option --peak"),
     "a dtype of the tree": (["tree", "DIR", "--dtype", "float16"], 2, "tree has no option --dtype"),

@@ -14,7 +14,8 @@ from tests.trace_lines import report
 from tracekit.exports import FORMATS
 from tracekit.exports.base import Target, exported_file
 
-FILES = [name for name in FORMATS if name != "sql"]
+#: What writes a file or folder, by what it writes.
+WRITERS = {kind: ("export", "--format", kind) for kind in FORMATS if kind != "sql"} | {"page": ("html",)}
 
 
 @pytest.fixture
@@ -23,22 +24,22 @@ def run(tmp_path: Path) -> Path:
 
 
 def refused(*args: object, code: int = 1) -> str:
-    outcome = command("export", *args)
+    outcome = command(*args)
     assert (outcome.code, outcome.out) == (code, ""), outcome
     assert outcome.err.count("\n") == 1, outcome.err
     assert outcome.err.startswith("tracekit"), outcome.err
     return outcome.err
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", WRITERS)
 def test_what_is_there_is_kept_unless_force_is_given(kind: str, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert command("export", run, "--format", kind, "-o", out).code == 0
+    assert command(*WRITERS[kind], run, "-o", out).code == 0
     before = contents(tmp_path)
-    line = refused(run, "--format", kind, "-o", out)
+    line = refused(*WRITERS[kind], run, "-o", out)
     assert f"{out}: already exists; replace it with --force or choose another place" in line
     assert contents(tmp_path) == before
-    assert command("export", run, "--format", kind, "-o", out, "--force").code == 0
+    assert command(*WRITERS[kind], run, "-o", out, "--force").code == 0
     assert set(contents(tmp_path)) == set(before)
 
 
@@ -46,8 +47,8 @@ def test_force_replaces_no_folder_of_something_else(run: Path, tmp_path: Path) -
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     before = contents(tmp_path)
-    for kind in FILES:
-        line = refused(run, "--format", kind, "-o", tmp_path / "mine", "--force")
+    for words in WRITERS.values():
+        line = refused(*words, run, "-o", tmp_path / "mine", "--force")
         assert "already exists and is not a" in line
     assert contents(tmp_path) == before
 
@@ -55,25 +56,25 @@ def test_force_replaces_no_folder_of_something_else(run: Path, tmp_path: Path) -
 @pytest.mark.parametrize("inside", ["", "kernels.parquet", "new.json"])
 def test_the_dataset_itself_is_not_overwritten(inside: str, run: Path) -> None:
     before = contents(run)
-    for kind in FILES:
-        assert "is inside the dataset itself" in refused(run, "--format", kind, "-o", run / inside, "--force")
+    for words in WRITERS.values():
+        assert "is inside the dataset itself" in refused(*words, run, "-o", run / inside, "--force")
     assert contents(run) == before
 
 
 def test_a_place_that_cannot_be_written_is_named(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "no" / "out"
-    assert "is not a file" in refused(run, "--format", "stacks", "-o", "/dev/null", "--force")
-    assert f"{out}: cannot be written (No such file or directory)" in refused(run, "--format", "csv", "-o", out)
+    assert "is not a file" in refused(*WRITERS["stacks"], run, "-o", "/dev/null", "--force")
+    assert f"{out}: cannot be written (No such file or directory)" in refused(*WRITERS["csv"], run, "-o", out)
 
 
-@pytest.mark.parametrize("kind", FILES)
+@pytest.mark.parametrize("kind", WRITERS)
 def test_a_disk_that_fills_up_leaves_nothing_behind(kind: str, run: Path, tmp_path: Path) -> None:
     before, out = contents(tmp_path), tmp_path / "out"
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20, 20))
 
-    line = refusal(separately("export", run, "--format", kind, "-o", out, before=limit), out)
+    line = refusal(separately(*WRITERS[kind], run, "-o", out, before=limit), out)
     assert f"{out}: cannot be written (" in line
     assert contents(tmp_path) == before
 
@@ -102,7 +103,7 @@ def test_a_workbook_without_openpyxl_says_what_to_install(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    assert "pip install openpyxl" in refused(run, "--format", "xlsx", "-o", tmp_path / "out")
+    assert "pip install openpyxl" in refused(*WRITERS["xlsx"], run, "-o", tmp_path / "out")
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_a_workbook_without_openpyxl_says_what_to_install(
 def test_a_database_that_cannot_be_reached_is_refused_in_one_line_without_its_password(
     url: str, message: str, code: int, run: Path
 ) -> None:
-    line = refused(run, "--format", "sql", "-o", url, code=code)
+    line = refused("export", run, "--format", "sql", "-o", url, code=code)
     assert message in line
     assert "secret" not in line
 
@@ -125,7 +126,7 @@ def test_a_database_that_cannot_be_reached_is_refused_in_one_line_without_its_pa
 def test_a_file_that_is_no_database_is_refused_and_kept(run: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a database " * 100)
     before = contents(tmp_path)
-    line = refused(run, "--format", "sql", "-o", f"sqlite:///{tmp_path}/notes.txt", "--force")
+    line = refused("export", run, "--format", "sql", "-o", f"sqlite:///{tmp_path}/notes.txt", "--force")
     assert "file is not a database" in line
     assert contents(tmp_path) == before
 
@@ -133,5 +134,5 @@ def test_a_file_that_is_no_database_is_refused_and_kept(run: Path, tmp_path: Pat
 def test_a_database_that_was_made_for_nothing_is_removed(run: Path, tmp_path: Path) -> None:
     (run / "calls.parquet").write_bytes(b"broken")
     before = contents(tmp_path)
-    refused(run, "--format", "sql", "-o", f"sqlite:///{tmp_path}/new.db")
+    refused("export", run, "--format", "sql", "-o", f"sqlite:///{tmp_path}/new.db")
     assert contents(tmp_path) == before

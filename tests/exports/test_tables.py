@@ -184,28 +184,20 @@ def in_database(url: str, dataset: Dataset) -> dict[str, list[dict[str, Any]]]:
     return values
 
 
-def test_tables_of_an_sqlite_database_are_the_tables(dataset: Dataset, tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/out.db"
-    export(dataset, "sql", url)
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/out.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+
+
+def test_tables_of_a_database_are_the_tables(dataset: Dataset, url: str) -> None:
+    export(dataset, "sql", url, "--force")
     assert in_database(url, dataset) == {name: rows(dataset, name) for name in TABLE_NAMES}
-
-
-@pytest.mark.postgres
-def test_tables_of_a_postgresql_database_are_the_tables(dataset: Dataset, postgres_url: str) -> None:
-    export(dataset, "sql", postgres_url, "--force")
-    assert in_database(postgres_url, dataset) == {name: rows(dataset, name) for name in TABLE_NAMES}
-    again = command("export", dataset.folder, "--format", "sql", "-o", postgres_url)
+    again = command("export", dataset.folder, "--format", "sql", "-o", url)
     assert again.code == 1
     assert "already has a table ranges; replace it with --force" in again.err
 
 
-@pytest.mark.parametrize("where", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
-def test_a_failure_in_the_middle_leaves_the_database_as_it_was(
-    where: str, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    url = f"sqlite:///{tmp_path}/out.db"
-    if where == "postgres":
-        url = request.getfixturevalue("postgres_url")
+def test_a_failure_in_the_middle_leaves_the_database_as_it_was(url: str, tmp_path: Path) -> None:
     first = tracekit.parse(report(tmp_path / "a.sqlite", TRACE))
     export(first, "sql", url, "--force")
     second = tracekit.parse(report(tmp_path / "b.sqlite", "range 1 0 9 other"))
@@ -226,9 +218,8 @@ def test_a_text_that_postgresql_cannot_hold_is_an_error_of_the_export(tmp_path: 
     assert "Traceback" not in outcome.err
 
 
-def test_rows_that_are_alike_but_for_one_number_are_all_inserted(tmp_path: Path) -> None:
+def test_rows_that_are_alike_but_for_one_number_are_all_inserted(url: str, tmp_path: Path) -> None:
     lines = "launch 1 -30 -25 #1\n" + "\n".join(f"kernel 1 {at} {at + 5} #1 k" for at in range(0, 50, 10))
     dataset = tracekit.parse(report(tmp_path / "r.sqlite", lines))
-    url = f"sqlite:///{tmp_path}/out.db"
-    export(dataset, "sql", url)
+    export(dataset, "sql", url, "--force")
     assert in_database(url, dataset) == {name: rows(dataset, name) for name in TABLE_NAMES}

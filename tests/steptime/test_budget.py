@@ -149,6 +149,22 @@ def test_a_window_begins_where_the_one_before_ended_on_its_device(check: Check) 
     """)
 
 
+def test_a_step_that_ends_no_later_than_an_earlier_one_has_no_window(parsed: Parse) -> None:
+    dataset = parsed("""
+        range    1   0  10 ProfilerStep#1
+        launch   1   1   2 #1
+        kernel   1   5  80 #1
+        range    1  10  20 ProfilerStep#2
+        launch   1  11  12 #2
+        kernel+8 1  15  80 #2
+        range    1  20  95 ProfilerStep#3
+        launch   1  21  22 #3
+        kernel   1  85  90 #3
+    """)
+    windows = budget.frame(dataset)[["step_id", "window_ns"]].drop_duplicates()
+    assert windows.to_numpy().tolist() == [[0, 80], [2, 15]]
+
+
 def test_after_the_last_work_counts_what_the_thread_of_the_step_does(check: Check) -> None:
     check("""
         range    1   0  100 ProfilerStep#1

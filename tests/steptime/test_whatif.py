@@ -424,16 +424,7 @@ def parsed_program(folder: Path) -> Dataset:
 
 @pytest.mark.parametrize(
     ("pattern", "paths"),
-    [
-        ("top.layers.*", {"top.layers.0", "top.layers.1"}),
-        ("top.layers", {"top.layers", "top.layers.0", "top.layers.1"}),
-        ("*.0", {"top.layers.0"}),
-        ("*.layers.[1-9]", {"top.layers.1"}),
-        ("to*", {"top", "top.layers", "top.layers.0", "top.layers.1"}),
-        ("layers.0", None),
-        ("top.*.*.*", None),
-        ("*.top", None),
-    ],
+    [("top.layers", {"top.layers", "top.layers.0", "top.layers.1"}), ("*.0", {"top.layers.0"}), ("*.top", None)],
 )
 def test_a_pattern_is_a_path_part_by_part(pattern: str, paths: set[str] | None, tmp_path: Path) -> None:
     lines = "range 1 0 9 {'Module': 'top.layers.0'}\nrange 1 10 19 {'Module': 'top.layers.1'}"

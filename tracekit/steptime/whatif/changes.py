@@ -76,15 +76,11 @@ class Spans(NamedTuple):
 
 def matched(pattern: str, modules: Hierarchy) -> Flags:
     """Which modules a pattern names (or a UsageError if none), with all below them; the last one is for no module."""
-    chosen, wanted = np.zeros(len(modules.path) + 1, dtype=bool), Pattern(pattern)
-    for row in wanted.rows(modules.path):
-        chosen[row : int(modules.end[row])] = True
-    chosen[-1] = pattern == _EVERYTHING
+    wanted = Pattern(pattern)
+    chosen = np.append(wanted.inside(modules.path), pattern == _EVERYTHING)
     if not chosen.any():
         close = wanted.closest(modules.path)
-        remedy = (
-            f"did you mean {close}?" if close else "tracekit show modules lists the paths, and *.NAME is any of them"
-        )
+        remedy = f"did you mean {close}?" if close else "tracekit show modules lists the paths; *.NAME is any of them"
         raise UsageError(f"no module matches {pattern!r}; {remedy}")
     return chosen
 
