@@ -35,12 +35,11 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True)
 class Step:
-    """What a step runs; ``graph`` is the number of the CUDA graph that does, by ``how``: ``nodes`` or ``whole``."""
+    """What a step runs; ``graph`` is the number of the CUDA graph that does, or -1."""
 
     ops: Sequence[Op]
     text: str | None = None
     graph: int = -1
-    how: str = "eager"
 
 
 def model(
@@ -113,29 +112,19 @@ class Run:
 
     def _step(self, step: Step) -> None:
         begun, at = next(self._now), len(self._lines)
-        if step.how == "eager":
-            self._eager(step.ops)
-        else:
-            for has_module, ops in groupby(step.ops, lambda op: op.module is not None):
-                if has_module:
-                    self._replay(step, [*ops])
-                else:
-                    self._eager([*ops])
+        for in_graph, ops in groupby(step.ops, lambda op: op.module is not None and step.graph >= 0):
+            if in_graph:
+                self._replay(step.graph, [*ops])
+            else:
+                self._eager([*ops])
         if step.text and self._marked:
             self._lines.insert(at, f"range 1 {begun} {next(self._now)} {step.text}")
 
-    def _replay(self, step: Step, inside: Sequence[Op]) -> None:
+    def _replay(self, graph: int, inside: Sequence[Op]) -> None:
         number, start, end = next(self._id), next(self._now), next(self._now)
         self._lines.append(f"launch 1 {start} {end} #{number} cudaGraphLaunch_v10000")
-        if step.how == "whole":
-            paths = [op.module.split(".") for op in inside if op.module]
-            common = [parts[0] for parts in zip(*paths, strict=False) if len(set(parts)) == 1]
-            start, end = next(self._now), next(self._now)
-            self._lines.append(f"graph 1 {start} {end} #{number} exec {step.graph} of {step.graph}")
-            self.truth.append(".".join(common).removesuffix(".layers"))
-            return
         for at, op in enumerate(inside):
-            self._piece(op, number, f"!{step.graph * 100_000 + at}")
+            self._piece(op, number, f"!{graph * 100_000 + at}")
 
     def _eager(self, ops: Sequence[Op]) -> None:
         open_calls: list[tuple[str, int, int]] = []

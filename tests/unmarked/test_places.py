@@ -55,8 +55,8 @@ def told(folder: Path, marked: str, bare: str, layers: int = 4) -> str:
         (GATED, "n:norm gate:gemm -:add up:gemm m:mul down:gemm r:add", "n gate - up m down r"),
         # Of two fused kernels of which one is missing, the other is no fusion of both.
         ("p:norm u:fused v:fused w:gemm", "p:norm u:fused w:gemm", "p - w"),
-        # Attention in one kernel is that in several.
-        ("n:norm a:gemm a:softmax a:gemm r:add", "n:norm a:flash r:add", "n a r"),
+        # One kernel in place of several is none of them.
+        ("n:norm a:gemm a:softmax a:gemm r:add", "n:norm a:flash r:add", "n - r"),
         # Products of other tuning are told, and their second parts are theirs; after two products it may be of either.
         (GATED, "n:norm gate:small act:silu up:small up:split m:mul down:small down:split r:add",
          "n gate act up up m down down r"),

@@ -193,10 +193,9 @@ def _match(lines: _Lines, matcher: Matcher, cuts: Rows, found: _Attributed) -> N
     stretches = _Stretches(lines, matcher, matcher.borders.cuts(lines.signatures.name, lines.line, cuts))
     at = 0
     while at < cuts.size - 1:
-        matcher.limited = False
         best, joined = stretches.best(at)
         rows = lines.order[int(cuts[at]) : int(cuts[at + joined])]
-        found.unsearched[rows] |= matcher.limited
+        found.unsearched[rows] |= matcher.ended
         at += joined
         if best is None:
             continue
@@ -235,11 +234,11 @@ class _Stretches(NamedTuple):
         if at < 0 or end_at >= cuts.place.size or cuts.inside_step[at] or cuts.inside_step[end_at]:
             return None
         first, end = int(cuts.place[at]), int(cuts.place[end_at])
-        names, line = self.lines.signatures.name, self.lines.line
+        line = self.lines.line
         begins = not first or line[first - 1] != line[first]
         ends = end == line.size or line[end] != line[first]
         work = self.lines.signatures.at(slice(first, end))
-        answer = self.matcher.answer(work, 0 if begins else int(names[first - 1]), whole=not (begins or ends))
+        answer = self.matcher.answer(work, whole=not (begins or ends))
         both = cuts.same_kernel_on_both_sides
         if answer is None or not (both[at] or both[end_at]):
             return answer

@@ -1,7 +1,7 @@
 """Which pattern of the marked run a stretch of production work is like, and the modules that follow from it.
 
 What aligns without doubt gets the module of its counterpart. Between two such neighbours, as many kernels of the same
-classes on both sides are the same with other names, and a single one in place of several is a fusion of them.
+classes on both sides are the same with other names.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from tracekit.arrays.slices import members
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.unmarked.reference import Pattern, Reference
 from tracekit.unmarked.sequences import Agreement, agreement, comparable
-from tracekit.unmarked.signatures import ATTENTION, GRAPHS, NORM, PRODUCT, REDUCE, SOFTMAX, UNKNOWN, Signatures, mixed
+from tracekit.unmarked.signatures import ATTENTION, NORM, PRODUCT, REDUCE, SOFTMAX, UNKNOWN, Signatures, mixed
 from tracekit.unmarked.step_borders import Borders
 
 _UNMATCHED, _AMBIGUOUS, _CONTRADICTED = (
@@ -78,22 +78,18 @@ class Matcher:
         names = [pattern.work.name for pattern in patterns if pattern.whole]
         self.borders = Borders(names or [pattern.work.name for pattern in patterns])
         self._known: dict[bytes, StretchMatch | None] = {}
-        #: What was not compared with every pattern, since the search had ended.
-        self._unsearched: set[bytes] = set()
-        self._cells, self._ended = 0, False
-        #: Whether that holds for any work that was asked about.
-        self.limited = False
+        self._cells = 0
+        #: Whether the search has ended, so that no further work is compared with patterns.
+        self.ended = False
 
-    def answer(self, work: Signatures, before: int, *, whole: bool) -> StretchMatch | None:
+    def answer(self, work: Signatures, *, whole: bool) -> StretchMatch | None:
         """What the most similar pattern shows; None if none is like it.
 
-        ``before`` is the name of what ran before; ``whole`` is whether something ran before and after it. If not, and
-        the pattern may be cut, too, both may be different parts of a step, unless they are the same.
+        ``whole`` is whether something ran before and after it. If not, and the pattern may be cut, too, both may be
+        different parts of a step, unless they are the same.
         """
-        before = before if work.group[0] == GRAPHS else 0
-        key = work.exact.tobytes() + before.to_bytes(8, "little", signed=True) + bytes([whole])
+        key = work.exact.tobytes() + bytes([whole])
         if key not in self._known:
-            self._ended = False
             same = self._exact.get(work.exact.tobytes())
             if same:
                 alike = (self._patterns[at] for at in same)
@@ -101,17 +97,14 @@ class Matcher:
                 answer = _common(equal)
                 self._known[key] = _without(answer, self._twins[same[0]] & (answer.module >= 0))
             else:
-                self._known[key] = self._most_similar(work, before, whole=whole)
-            if self._ended:
-                self._unsearched.add(key)
-        self.limited |= key in self._unsearched
+                self._known[key] = self._most_similar(work, whole=whole)
         return self._known[key]
 
     def _counted(self, names: Ints) -> Ints:
         at = np.minimum(np.searchsorted(self._names, names), self._names.size - 1)
         return counts(np.where(self._names[at] == names, at, -1), self._names.size)
 
-    def _most_similar(self, work: Signatures, before: int, *, whole: bool) -> StretchMatch | None:
+    def _most_similar(self, work: Signatures, *, whole: bool) -> StretchMatch | None:
         common = np.minimum(self._counts, self._counted(work.name)).sum(axis=1)
         sizes = np.array([pattern.work.name.size for pattern in self._patterns])
         share = common / np.maximum(1, np.minimum(sizes, work.name.size))
@@ -126,20 +119,20 @@ class Matcher:
             if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or bound < least / 2:
                 continue
             compared += 1
-            answer = self._compared(work, at, before)
+            answer = self._compared(work, at)
             if answer is not None:
                 like.add(self._alike[at])
                 found.append(answer)
                 least = max(least, answer.share)
         return _most_alike(found) if found else None
 
-    def _compared(self, work: Signatures, at: int, before: int) -> StretchMatch | None:
+    def _compared(self, work: Signatures, at: int) -> StretchMatch | None:
         pattern = self._patterns[at]
         if not comparable(work.name.size, pattern.work.name.size):
             return None
         self._cells += work.name.size * (abs(work.name.size - pattern.work.name.size) + _CELLS_OF_ROW)
-        if self._cells > _MOST_CELLS:
-            self._ended = True
+        self.ended = self._cells > _MOST_CELLS
+        if self.ended:
             return None
         shared = np.isin(work.code, pattern.work.code) & (work.group != PRODUCT)
         same_sizes = np.isin(work.exact[shared], pattern.work.exact).sum() >= _SAME_SIZES * max(1, shared.sum())
@@ -148,7 +141,7 @@ class Matcher:
         if found is None:
             return None
         comparison = _Comparison(work, pattern, found, self._reference, self._varying[at])
-        answer = comparison.answer(follows=before == int(pattern.work.name[-1]))
+        answer = comparison.answer()
         if answer is None:
             return None
         unclear = self._twins[at][comparison.place] & (comparison.place >= 0) & (answer.module >= 0)
@@ -237,16 +230,12 @@ class _Comparison:
         self.covered[self.place[certain]] = True
         self.filled = np.zeros(size, dtype=bool)
         self.common = np.setdiff1d(work.name[certain], work.name[work.group == PRODUCT])
-        self.fused_away = 0
 
-    def answer(self, *, follows: bool) -> StretchMatch | None:
-        """The modules, if the greater part of both is alike, and one batch explains all sizes.
-
-        ``follows`` is whether the work before it is what ends the pattern, so that it begins where the pattern does.
-        """
+    def answer(self) -> StretchMatch | None:
+        """The modules, if the greater part of both is alike, and one batch explains all sizes."""
         if not (self.place >= 0).any():
             return None
-        self._fill(follows=follows)
+        self._fill()
         if (self.cause == _AMBIGUOUS).mean() > _MOST_AMBIGUOUS:
             return None
         self._drop_odd_sizes()
@@ -272,23 +261,21 @@ class _Comparison:
     def _mostly_alike(self) -> bool:
         """Whether most of both sides has a counterpart, and neither runs much more than the other."""
         rows, places = np.flatnonzero((self.module >= 0) | (self.place >= 0)), np.flatnonzero(self.covered)
-        lengths = int(rows[-1] - rows[0]) + 1, int(places[-1] - places[0]) + 1 - self.fused_away
+        lengths = int(rows[-1] - rows[0]) + 1, int(places[-1] - places[0]) + 1
         shares = rows.size / lengths[0], self.covered[self.pattern.module >= 0].mean()
         return bool(min(shares) >= _LEAST_SHARE and min(lengths) >= (1 - _MOST_LONGER) * max(lengths))
 
-    def _fill(self, *, follows: bool) -> None:
-        """Kernels between certain neighbours that have other names, or are fused."""
+    def _fill(self) -> None:
+        """Kernels between certain neighbours that have other names."""
         certain = np.flatnonzero(self.place >= 0)
-        places = [*zip(certain.tolist(), self.place[certain].tolist(), strict=True)]
-        for (before, first), (after, last) in pairwise([(-1, -1), *places] if follows else places):
+        places = zip(certain.tolist(), self.place[certain].tolist(), strict=True)
+        for (before, first), (after, last) in pairwise(places):
             work, pattern = slice(before + 1, after), slice(first + 1, last)
             if self.found.used[pattern].any() or (after - before == 1 and last - first == 1):
                 continue
             wider = self._widened(work, pattern)
-            if wider != (work, pattern) and not self._renamed(*wider):
+            if not self._renamed(*wider) and wider != (work, pattern):
                 self.module[wider[0]], self.place[wider[0]], self.cause[wider[0]] = -1, -1, _AMBIGUOUS
-            elif wider == (work, pattern) and not self._renamed(work, pattern) and after - before == 2 < last - first:  # noqa: PLR2004
-                self._fused(work.start, pattern)
 
     def _widened(self, work: slice, pattern: slice) -> tuple[slice, slice]:
         """A gap with its neighbours of the same classes: among these, names do not show which one is another's."""
@@ -309,43 +296,11 @@ class _Comparison:
             return False
         if np.isin(np.append(self.work.name[work], self.pattern.work.name[pattern]), self.common).any():
             return False
-        self._tell(work, self.pattern.module[pattern], self.pattern.cause[pattern])
+        self.module[work], self.cause[work] = self.pattern.module[pattern], self.pattern.cause[pattern]
+        self.filled[work] = True
         self.place[work] = np.arange(pattern.start, pattern.stop)
         self.covered[pattern] = True
         return True
-
-    def _fused(self, row: int, pattern: slice) -> None:
-        """A kernel in place of several: a whole graph, one named as a fusion, or of the class and module of all."""
-        group, parts = self.work.group[row], self.pattern.module[pattern]
-        whole, groups = group == GRAPHS, self.pattern.work.group[pattern]
-        of_parts = group in groups or (group == ATTENTION and PRODUCT in groups)
-        similar = group != UNKNOWN and np.unique(parts).size == 1
-        if not (whole or (of_parts and (similar or self.work.fused[row]))):
-            return
-        # The smallest module that holds all.
-        module = -1
-        for level in zip(*map(self._path, np.unique(parts).tolist()), strict=False):
-            if len({*level}) > 1:
-                break
-            module = level[0]
-        while whole and module >= 0 and not self.reference.called[module]:
-            module = int(self.reference.parent[module])
-        if module >= 0:
-            self._tell(slice(row, row + 1), np.array([module]), np.array([-1]))
-            self.covered[pattern] = True
-            self.fused_away += pattern.stop - pattern.start - 1
-
-    def _path(self, module: int) -> list[int]:
-        """The modules from the root down to one; empty for none."""
-        path = []
-        while module >= 0:
-            path.append(module)
-            module = int(self.reference.parent[module])
-        return path[::-1]
-
-    def _tell(self, work: slice, module: Rows, cause: Rows) -> None:
-        self.module[work], self.cause[work] = module, cause
-        self.filled[work] = True
 
     def _drop_odd_sizes(self) -> None:
         """Kernels of which few like them run as here: others ran there, and maybe in place of their neighbours."""

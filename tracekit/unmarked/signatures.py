@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tracekit.arrays.types import Flags, Ints, Rows
+from tracekit.arrays.types import Ints, Rows
 from tracekit.flops.kernels import Work, kind_of
 from tracekit.markers.collectives import communication
 from tracekit.recording.tables import CPU_OP, GRAPH, KERNEL, MEMCPY, MEMSET, WORK_KINDS
@@ -43,7 +43,7 @@ _CLASSES = (
     *(name for name, _ in _AFTER_PRODUCTS),
     *(kind for kind in WORK_KINDS),
 )
-ATTENTION, PRODUCT, GRAPHS = map(_CLASSES.index, ("attention", _PRODUCT, WORK_KINDS[GRAPH]))
+ATTENTION, PRODUCT = map(_CLASSES.index, ("attention", _PRODUCT))
 NORM, REDUCE, SOFTMAX, SPLIT = map(_CLASSES.index, ("norm", "reduce", "softmax", "split"))
 UNKNOWN = -1
 _DIMENSIONS = 3
@@ -58,13 +58,10 @@ class Signatures(NamedTuple):
     exact: Ints  # digest of the whole name with grid and block, or with bytes
     group: Ints  # class of the kernel, or ``UNKNOWN``
     grid: Ints  # size of the grid, three columns
-    fused: Flags  # whether its name says that it does what several kernels did
 
     def at(self, rows: Rows | slice) -> "Signatures":
         """Some of them."""
-        columns = (self.name, self.code, self.exact, self.group, self.grid)
-        name, code, exact, group, grid = (column[rows] for column in columns)
-        return Signatures(name, code, exact, group, grid, self.fused[rows])
+        return Signatures(*(column[rows] for column in self))
 
 
 #: The columns of sizes, in their order; the first three are the grid.
@@ -73,13 +70,10 @@ SIZES = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z", "bytes")
 
 def signatures_of(kind: Ints, name: Rows, copy_kind: Rows, sizes: Sequence[Ints], names: Sequence[str]) -> Signatures:
     """The signatures of work: ``name`` and ``copy_kind`` are rows of ``names`` and ``COPY_KINDS``, sizes -1 if null."""
-    # Of all names, and last of no name: the class, whether it is of fused work, and digests without noise and with it.
+    # Of all names, and last of no name: the class, and digests without noise and with it.
     group = np.array([*map(_group, names), UNKNOWN], dtype=np.int64)
-    fused = np.array([*(_FUSED.search(text) is not None for text in names), False])
-    is_product = ((group == PRODUCT) & ~fused).tolist()
-    cleaned = [_NUMBER_OF_INDUCTOR.sub(r"\1", _NOISE.sub("", text)) for text in names]
-    cleaned = [_PRODUCT if product else text for text, product in zip([*cleaned, ""], is_product, strict=True)]
-    without_noise, code = _digests(cleaned), _digests([*names, ""])
+    without_noise = _digests([*map(_without_noise, names, group.tolist()), ""])
+    code = _digests([*names, ""])
     of_name = np.where(np.isin(kind, (MEMCPY, MEMSET, GRAPH)), -1, name)
     other = mixed(_digests(WORK_KINDS)[kind], np.where(kind == MEMCPY, copy_kind, -1))
     whole = np.where(of_name >= 0, code[of_name], other)
@@ -92,7 +86,14 @@ def signatures_of(kind: Ints, name: Rows, copy_kind: Rows, sizes: Sequence[Ints]
         exact=exact,
         group=np.where(np.isin(kind, (KERNEL, CPU_OP)), group[of_name], _CLASSES.index(WORK_KINDS[0]) + kind),
         grid=np.stack(sizes[:_DIMENSIONS], axis=1),
-        fused=fused[of_name],
+    )
+
+
+def _without_noise(name: str, group: int) -> str:
+    return (
+        _PRODUCT
+        if group == PRODUCT and not _FUSED.search(name)
+        else _NUMBER_OF_INDUCTOR.sub(r"\1", _NOISE.sub("", name))
     )
 
 
