@@ -23,8 +23,8 @@ _PREFIXES: tuple[tuple[int, tuple[str, ...]], ...] = (
 #: Copies that become several nodes at once.
 BATCHES = ("cudaMemcpyBatch", "cudaMemcpy3DBatch", "cuMemcpyBatch", "cuMemcpy3DBatch")
 #: The kind of work that a captured call does when it is replayed; -1 for other calls.
-_KIND_OF_ROLE = np.full(GRAPH_LAUNCH + 1, -1, dtype=np.int8)
-_KIND_OF_ROLE[[KERNEL_LAUNCH, MEMCPY_CALL, MEMSET_CALL]] = KERNEL, MEMCPY, MEMSET
+KIND_OF_ROLE = np.full(GRAPH_LAUNCH + 1, -1, dtype=np.int8)
+KIND_OF_ROLE[[KERNEL_LAUNCH, MEMCPY_CALL, MEMSET_CALL]] = KERNEL, MEMCPY, MEMSET
 #: API calls that change what an instance runs on the device. Not among them: calls that change a graph, since its
 #: instances stay as they are; calls about host functions, events and semaphores, which are no device work; and calls
 #: that disable a node, since the other nodes stay in their places.
@@ -53,11 +53,6 @@ def roles_of(recording: Recording) -> Ints:
     return role[recording.launches.name]
 
 
-def kinds_of(role: Ints) -> Ints:
-    """The kind of work that captured launches become; -1 for other calls."""
-    return _KIND_OF_ROLE[role]
-
-
 def makes_node(role: Ints) -> Flags:
     """Which calls become nodes when captured, or add a node to a graph."""
     return (role >= KERNEL_LAUNCH) & (role <= UNNAMED)
@@ -74,18 +69,10 @@ def replayed_after_update(recording: Recording, launch: Rows) -> Rows:
 
     The report does not record which instance was updated, nor which of its nodes.
     """
-    launches, first = recording.launches, first_updates(recording)
-    if not (first < np.iinfo(np.int64).max).any():
-        return np.empty(0, dtype=np.int64)
-    late = launches.start_ns >= first[recording.threads.process[launches.thread]]
-    return np.flatnonzero(lookup(late, launch, missing=False))
-
-
-def first_updates(recording: Recording) -> Ints:
-    """When the first update in each process returned; the largest int64 where there is none."""
     launches, updates = recording.launches, is_update(recording)
-    process = recording.threads.process[launches.thread[updates]]
-    return minima(process, launches.end_ns[updates], recording.threads.process_pid.size)
+    process = recording.threads.process[launches.thread]
+    first = minima(process[updates], launches.end_ns[updates], recording.threads.process_pid.size)
+    return np.flatnonzero(lookup(launches.start_ns >= first[process], launch, missing=False))
 
 
 def is_update(recording: Recording) -> Flags:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.graphs.api_calls import BEGINS_CAPTURE, GRAPH_LAUNCH, kinds_of, launches_named, roles_of
+from tracekit.graphs.api_calls import BEGINS_CAPTURE, GRAPH_LAUNCH, KIND_OF_ROLE, launches_named, roles_of
 from tracekit.graphs.captures import NOWHERE, GraphEvidence, Origins
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import GRAPH, KERNEL, MEMCPY, MEMSET, WORK_KINDS, Recording
@@ -107,7 +107,7 @@ def _captures_of(known: GraphEvidence, label: Ints) -> Iterator[_Captured]:
     Where one became several nodes, or nodes were added by hand, the replay runs more than these.
     """
     recording, windows, submissions = known.recording, known.captures.windows, known.captures.submissions
-    kind = kinds_of(submissions.role)
+    kind = KIND_OF_ROLE[submissions.role]
     rows = np.flatnonzero(known.captures.captured & (kind >= 0))
     low, high = (np.searchsorted(submissions.start[rows], edge) for edge in (windows.opened, windows.closed))
     waits = np.flatnonzero(launches_named(recording, _WAITS))

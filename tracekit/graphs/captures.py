@@ -94,13 +94,10 @@ def _nodes_of_work(recording: Recording, unnumbered: Rows | None) -> tuple[Rows,
     encoded = pc.dictionary_encode(pa.array(node[rows]))
     ids = np.asarray(encoded.dictionary, dtype=np.int64)
     code = process[rows] * np.int64(ids.size) + np.asarray(encoded.indices)
-    if int(recording.threads.process_pid.size) * ids.size <= rows.size:
-        present = np.zeros(recording.threads.process_pid.size * ids.size, dtype=bool)
-        present[code] = True
-        distinct, position = np.flatnonzero(present), (np.cumsum(present) - 1)[code]
-    else:
-        distinct, position = np.unique(code, return_inverse=True)
-    of_work[rows] = position
+    present = np.zeros(recording.threads.process_pid.size * ids.size, dtype=bool)
+    present[code] = True
+    distinct = np.flatnonzero(present)
+    of_work[rows] = (np.cumsum(present) - 1)[code]
     return (distinct // ids.size).astype(np.int32), ids[distinct % ids.size], of_work
 
 
@@ -109,30 +106,20 @@ def _roots(number: int, clone: Rows, above: Rows) -> Rows:
 
     Each of ``clone`` is recorded as cloned from that ``above`` it; several times if several records do so.
     """
-    lowest, highest = np.arange(number, dtype=np.int32), np.arange(number, dtype=np.int32)
+    lowest, highest = np.arange(number + 1, dtype=np.int32), np.arange(number + 1, dtype=np.int32)
     lowest[clone], highest[clone] = number, -1
     np.minimum.at(lowest, clone, above)
     np.maximum.at(highest, clone, above)
-    top = highest
+    # Nodes that are recorded as cloned from several lead to a row of no node.
+    one_up = top = np.where(lowest == highest, highest, np.int32(number))
     # Pointer doubling: after k rounds a node points 2^k steps up, or at the top.
     for _ in range(number.bit_length()):
         higher = top[top]
         if np.array_equal(higher, top):
             break
         top = higher
-    disputed = lowest != highest
-    lost = (highest[top] != top) | _leads_to(disputed, highest)
-    return np.where(lost, -1, top).astype(np.int32)
-
-
-def _leads_to(marked: Flags, above: Rows) -> Flags:
-    if not marked.any():
-        return marked
-    reached, step = marked.copy(), above
-    for _ in range(above.size.bit_length()):
-        reached = reached | reached[step]
-        step = step[step]
-    return reached
+    in_circle = one_up[top] != top
+    return np.where(in_circle | (top == number), -1, top)[:number].astype(np.int32)
 
 
 #: Position on the axis of a time that is not known.
