@@ -12,11 +12,9 @@
 
 import re
 import string
-from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from functools import lru_cache
 from hashlib import blake2b
-from itertools import takewhile
 from typing import NamedTuple
 
 #: Stands for what counts in the name of a range.
@@ -51,18 +49,6 @@ _IDENTIFIER = re.compile(
     r"(?<![0-9A-Za-z])(?:0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
     r"|(?=[A-Fa-f]*\d)(?=\d*[A-Fa-f])(?:[0-9a-f]{8,}|[0-9A-F]{8,}))(?![0-9A-Za-z])"
 )
-#: What may be an identifier: a word that has a digit, or a capital behind another letter.
-_WORD = re.compile(r"(?<![0-9A-Za-z])(?=[A-Za-z]*\d|[0-9A-Za-z]*[a-z][A-Z])[0-9A-Za-z]{4,}(?![0-9A-Za-z])")
-#: The same with the characters of base 64 that are no letters or digits.
-_LONG_WORD = re.compile(r"(?<![\w+/-])(?=[A-Za-z_+/-]*\d|[0-9A-Za-z_+/-]*[a-z][A-Z])[0-9A-Za-z_+/-]{16,}(?![\w+/-])")
-_MIXED = re.compile(r"(?=.*\d).*[A-Za-z]")
-_CLASSES = str.maketrans(string.digits + string.ascii_letters, "0" * 10 + "a" * 26 + "A" * 26)
-#: So many characters show whether values are random: three of eight characters, two of twelve.
-_ENOUGH = 24
-#: The least share of characters at the same place in two of them that have different classes (digits, capitals, other
-#: letters): of those that differ at all, and of all. It is 47 % for hexadecimal digits, 65 % for base 64, and small for
-#: names that programmers gave.
-_UNLIKE, _UNLIKE_OF_ALL = 0.3, 0.5
 _SHAPE = re.compile(r"\[ *\d+(?: *, *\d+)+ *,? *\]|\( *\d+(?: *, *\d+)+ *,? *\)|\b\d+(?:x\d+){2,}\b|\b\d{3,}x\d{3,}\b")
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _GAP = string.punctuation + string.whitespace + string.digits
@@ -114,7 +100,8 @@ class Counted(NamedTuple):
 
 def counted(text: str) -> Counted:
     """Finds what counts in a text."""
-    text = _SHAPE.sub(_without_numbers, _cleaned(text))
+    text = _BLANKS.sub(" ", text[:_LONGEST_TEXT].translate(_UNUSED)).strip()
+    text = _SHAPE.sub(_without_numbers, _IDENTIFIER.sub(COUNTER, text))
     numbers: list[Number] = []
     iteration = None
     at = 0
@@ -128,55 +115,6 @@ def counted(text: str) -> Counted:
             iteration = None if _SMALLER in before[-_LONGEST_WORD:].lower() else int(digits[:18])
         numbers.append(Number(before, digits, kind))
     return Counted(tuple(numbers), text[at:], iteration)
-
-
-def _cleaned(text: str) -> str:
-    return _IDENTIFIER.sub(COUNTER, _BLANKS.sub(" ", text[:_LONGEST_TEXT].translate(_UNUSED)).strip())
-
-
-def without_identifiers(texts: Sequence[str]) -> list[str]:
-    """The texts with ``COUNTER`` for identifiers, which are known by the values that one part of a name takes.
-
-    ``request 8f3a9b1c`` and ``request 77ab12cd`` are random: at the same place one has a digit where the other has a
-    letter. ``conv2d1x1`` and ``conv3d3x3`` are not.
-    """
-    texts = [_cleaned(text) for text in texts]
-    return _without(_without(texts, _LONG_WORD), _WORD)
-
-
-def _without(texts: list[str], words: re.Pattern[str]) -> list[str]:
-    parts = {row: own for row, text in enumerate(texts) if (own := words.findall(text))}
-    where = {row: _NUMBER.sub("0", words.sub(UNDECIDED, texts[row])) for row in parts}
-    values: dict[tuple[str, int], dict[int, set[str]]] = {}
-    for row, template in where.items():
-        for at, value in enumerate(parts[row]):
-            values.setdefault((template, at), {}).setdefault(len(value), set()).add(value)
-    random = {
-        part: fits for part, by_length in values.items() if (fits := _random(by_length, whole=words is _LONG_WORD))
-    }
-    answer = [*texts]
-    for row, template in where.items():
-        begins = (random.get((template, at), {}).get(len(value)) for at, value in enumerate(parts[row]))
-        kept = iter(v if own is None else f"{own}{COUNTER}" for v, own in zip(parts[row], begins, strict=True))
-        answer[row] = words.sub(lambda _, kept=kept: next(kept), texts[row])  # type: ignore[misc]
-    return answer
-
-
-def _random(by_length: dict[int, set[str]], *, whole: bool) -> dict[int, str]:
-    answer = {}
-    for length, values in by_length.items():
-        if _are_random([value for value in values if _MIXED.match(value)], whole=whole):
-            same = (column[0] if len(set(column)) == 1 else "0" for column in zip(*values, strict=True))
-            answer[length] = "".join(takewhile(str.isalpha, same))
-    return answer
-
-
-def _are_random(values: list[str], *, whole: bool) -> bool:
-    size, columns = len(values), [column for column in zip(*values, strict=True) if whole or len(set(column)) > 1]
-    classes = (Counter("".join(column).translate(_CLASSES)) for column in columns)
-    alike = sum(count * (count - 1) for column in classes for count in column.values())
-    most = (1 - (_UNLIKE_OF_ALL if whole else _UNLIKE)) * size * (size - 1) * len(columns)
-    return size * len(columns) >= _ENOUGH and alike < most
 
 
 def _without_numbers(shape: re.Match[str]) -> str:

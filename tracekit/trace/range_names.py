@@ -24,7 +24,6 @@ from tracekit.markers.plain import (
     counted,
     has_layers,
     module_of,
-    without_identifiers,
 )
 from tracekit.recording.tables import Recording
 from tracekit.trace.decoding import Decoded
@@ -75,7 +74,7 @@ def names_of(recording: Recording, decoded: Decoded, operators: Operators, among
         operators.labels.get(text, recording.texts[text])
         for text in others[np.array(plain, dtype=np.int64) - len(known)].tolist()
     )
-    decided = {row: counted(text) for row, text in zip(plain, without_identifiers([*labels]), strict=True)}
+    decided = {row: counted(text) for row, text in zip(plain, labels, strict=True)}
     uses = _uses(of_text, recording)
     for decide in (_values, _counters, _places):
         decided |= decide(decided, uses)
