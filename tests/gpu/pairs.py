@@ -18,13 +18,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from typing_extensions import override
 
 from tests.gpu.data_files import strip
 from tracekit.capture import layer_markers, step
 from tracekit.nsight import nsys
-from tracekit.selftest.models import device, synchronize
+from tracekit.selftest.models import cuda_graph, device, synchronize
 
 #: Each program with what it costs more than the one it is compared with.
 PROGRAMS = {
@@ -104,14 +104,9 @@ class Net(nn.Module):
         return self.norm(x)
 
 
-class Slow(Dataset[Tensor]):
-    def __len__(self) -> int:
-        return WARMUP + STEPS
-
-    @override
-    def __getitem__(self, index: int) -> Tensor:
-        time.sleep(LOADING_S)
-        return torch.zeros(1)
+def _slowly(batch: list[Tensor]) -> Tensor:
+    time.sleep(LOADING_S)
+    return torch.stack(batch)
 
 
 def _training(model: nn.Module, x: Tensor, program: str) -> Callable[[], object]:
@@ -132,17 +127,6 @@ def _training(model: nn.Module, x: Tensor, program: str) -> Callable[[], object]
             loss.item()
 
     return run
-
-
-def _replayed(model: nn.Module, x: Tensor) -> Callable[[], object]:
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for _ in range(3):
-            model(x)
-    synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        model(x)
-    return graph.replay
 
 
 def _overlapped(model: nn.Module, x: Tensor) -> Callable[[], object]:
@@ -168,9 +152,11 @@ def play(program: str, *, marked: bool) -> float:
     width, length = (2_048, 1_024) if trains or program in {"wide", "wide_twice", "streams"} else (512, 128)
     model = Net(width, program).to(device(), torch.bfloat16)
     x = torch.randn(BATCH, length, width, device=device(), dtype=torch.bfloat16)
-    loaded: Iterator[object] = iter(DataLoader(Slow())) if program == "loader" else repeat(None)
+    loaded: Iterator[object] = repeat(None)
+    if program == "loader":
+        loaded = iter(DataLoader([torch.zeros(1)] * STEPS, collate_fn=_slowly))
     with layer_markers(model) if marked else nullcontext(), nullcontext() if trains else torch.no_grad():
-        made = {"graph": _replayed, "streams": _overlapped}
+        made = {"graph": cuda_graph, "streams": _overlapped}
         run = _training(model, x, program) if trains else made.get(program, lambda model, x: lambda: model(x))(model, x)
         for _ in range(WARMUP):
             run()

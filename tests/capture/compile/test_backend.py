@@ -13,7 +13,7 @@ from torch import nn
 from tests.capture.compile import COMPILING, models
 from tests.capture.compile.models import ATTENTION, Counting, Encoder, Llama, Silly, calls, compiled, ids, traced
 from tests.test_package import loaded_by
-from tracekit.capture.compile import CompileConfig, Counters, CountersDiffer, PiecewiseBackend, counters
+from tracekit.capture.compile import CompileConfig, Counters, PiecewiseBackend, counters
 from tracekit.capture.compile.sizes import CodeSize, facts_of, inputs_of
 from tracekit.capture.compile_config import SizeRange
 from tracekit.errors import CaptureError, UsageError
@@ -250,10 +250,7 @@ def test_counters_that_differ_from_what_a_block_expects_are_named() -> None:
             found.cache_hits += 2
 
     count(pieces_seen=0)
-    with pytest.raises(CountersDiffer) as raised:
+    with pytest.raises(AssertionError, match=r"^pieces_seen: expected 5, found 0; cache_hits: expected 0, found 2$"):
         count(pieces_seen=5, cache_hits=0)
-    assert str(raised.value) == "pieces_seen: expected 5, found 0; cache_hits: expected 0, found 2"
-    assert raised.value.differences == {"pieces_seen": (5, 0), "cache_hits": (0, 2)}
-    assert isinstance(raised.value, AssertionError)
     with pytest.raises(TypeError, match="no counter piece_seen; there are graphs_seen"):
         count(piece_seen=1)

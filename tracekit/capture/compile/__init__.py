@@ -9,8 +9,8 @@ imported by :mod:`tracekit.capture` itself, because Dynamo and Inductor are slow
 """
 
 from tracekit.capture.compile.backend import PiecewiseBackend
-from tracekit.capture.compile.compiler import Counters, CountersDiffer, counters
+from tracekit.capture.compile.compiler import Counters, counters
 from tracekit.capture.compile.model import compile_model
 from tracekit.capture.compile_config import CompileConfig
 
-__all__ = ["CompileConfig", "Counters", "CountersDiffer", "PiecewiseBackend", "compile_model", "counters"]
+__all__ = ["CompileConfig", "Counters", "PiecewiseBackend", "compile_model", "counters"]

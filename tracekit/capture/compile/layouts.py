@@ -19,8 +19,7 @@ def laid_out(run: Call, graph: fx.GraphModule) -> Call:
     that share memory with another one, or with an argument, stay where they are.
     """
     (output,) = graph.graph.find_nodes(op="output")
-    nodes = output.args[0] if isinstance(output.args[0], tuple | list) else ()
-    values = ((at, value_of(node)) for at, node in enumerate(nodes) if isinstance(node, fx.Node))
+    values = ((at, value_of(node)) for at, node in enumerate(output.args[0]) if isinstance(node, fx.Node))
     examples = {at: value for at, value in values if isinstance(value, torch.Tensor) and _is_strided(value)}
     kept = not examples
 

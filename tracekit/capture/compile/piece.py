@@ -244,9 +244,9 @@ class BoundGraph:
                 piece.drop_graphs()
 
     def _results(self, results: Any) -> Any:  # noqa: ANN401
-        if not self._copied or not isinstance(results, tuple | list):
-            return results
-        return tuple(item.clone() if isinstance(item, torch.Tensor) else item for item in results)
+        if self._copied:
+            return tuple(item.clone() if isinstance(item, torch.Tensor) else item for item in results)
+        return results
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
