@@ -262,7 +262,6 @@ TIME_UNKNOWN = ENDS_BEFORE_START.form(
     "no start time", "let the program wait for the GPU (torch.cuda.synchronize) and finish before recording stops"
 )
 ABSURD_TIME = ENDS_BEFORE_START.form("time is no number, or months away from all other rows")
-TOO_LARGE = ENDS_BEFORE_START.form("number too large for its column; it is null")
 API_OVERLAP = ENDS_BEFORE_START.form("API calls on one thread overlap; their work is missing from projected ranges")
 UNKNOWN_EVENT = ENDS_BEFORE_START.form(
     "event of an unknown kind or category",

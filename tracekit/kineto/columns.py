@@ -5,11 +5,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from tracekit.arrays.types import Flags, Floats, Ints
 from tracekit.causes import ABSURD_TIME, ENDS_BEFORE_START, OTHER_EVENT, UNKNOWN_EVENT
@@ -360,10 +361,14 @@ _ID_BITS = 0x7FFFFFFF
 
 def _numbers(values: Sequence[Number]) -> Floats:
     """Numbers, also those that are written as texts; NaN for what is none."""
+    return _converted(values, np.float64, _number)
+
+
+def _converted(values: Sequence[Number], dtype: type, one: Callable[[Number], float]) -> NDArray[Any]:
     try:
-        return np.array(values, dtype=np.float64)
+        return np.array(values, dtype=dtype)
     except (ValueError, TypeError, OverflowError):
-        return np.array([*map(_number, values)], dtype=np.float64)
+        return np.array([*map(one, values)], dtype=dtype)
 
 
 def _number(value: Number) -> float:
@@ -375,14 +380,7 @@ def _number(value: Number) -> float:
 
 def _integers(rows: Sequence[Args] | Sequence[Event], *names: str) -> Columns:
     """Columns of fields, also of those that are written as texts; -1 for what is no number."""
-    columns: Columns = {}
-    for name in names:
-        values = [*map(attrgetter(name), rows)]
-        try:
-            columns[name] = np.array(values, dtype=np.int64)
-        except (ValueError, TypeError, OverflowError):
-            columns[name] = np.array([*map(_integer, values)], dtype=np.int64)
-    return columns
+    return {name: _converted([*map(attrgetter(name), rows)], np.int64, _integer) for name in names}
 
 
 def _integer(value: Number) -> int:

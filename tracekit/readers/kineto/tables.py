@@ -9,7 +9,7 @@ from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.groups import agreed, grouped, minima
 from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.causes import NEVER_ENDED, NO_CORRELATION_ID, OTHER_EVENT, PROCESS_UNKNOWN, TOO_LARGE
+from tracekit.causes import NEVER_ENDED, NO_CORRELATION_ID, OTHER_EVENT, PROCESS_UNKNOWN
 from tracekit.kineto.arguments import direction_of
 from tracekit.kineto.columns import DEVICE_WORK, KERNEL, MEMCPY, MEMSET, Columns
 from tracekit.markers.base import ModuleMarker
@@ -84,7 +84,6 @@ _OF_KERNELS = {f"{size}_{axis}": f"{size}_{axis}" for size in ("grid", "block") 
 _OF_KERNELS |= {"registers": "registers", "collective": "collective"}
 _LABELS = {MEMCPY: "[CUDA memcpy {}]", MEMSET: "[CUDA memset]"}
 _PAGEABLE = "Pageable"
-_INT32 = 2**31
 
 
 def device_work(
@@ -99,18 +98,16 @@ def device_work(
         columns = {"kind": np.full(process.size, _KINDS[kind], dtype=np.int8), "process": process}
         columns |= {"start_ns": rows["start"], "end_ns": rows["end"], "full_name": rows["name"]}
         shared = _SAME | (_OF_KERNELS if kind == KERNEL else {"bytes": "bytes"})
-        columns |= {ours: _column(rows[theirs], ours, counters) for ours, theirs in shared.items()}
+        columns |= {ours: _column(rows[theirs], ours) for ours, theirs in shared.items()}
         # Kineto writes 0 where there is no CUDA graph.
         columns |= {f"{name}_id": np.where(rows[name] > 0, rows[name], -1) for name in ("graph", "graph_node")}
         parts.append(Work.of(**columns, annotation=rows["annotation"], **_named(kind, rows["name"], names)))
     return Work.concat(parts)
 
 
-def _column(values: Ints, name: str, counters: LossCounters) -> Ints:
-    if Work.dtype(name) == np.int32:
-        counters.add("values", TOO_LARGE, int((values >= _INT32).sum()))
-        values = np.where(values < _INT32, values, -1)
-    return np.where(values >= 0, values, -1)
+def _column(values: Ints, name: str) -> Ints:
+    """Numbers that fit into their column; -1 for others."""
+    return np.where((values >= 0) & (values <= np.iinfo(Work.dtype(name)).max), values, -1)
 
 
 def _named(kind: str, name: Ints, names: dict[str, int]) -> dict[str, Ints | Flags]:
