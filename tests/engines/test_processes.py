@@ -145,7 +145,8 @@ def traced(frame, event, _):
     if frame.f_code.co_filename == threading.__file__:
         return None
     frame.f_trace_opcodes = True
-    looks = event == "call" or dis.opname[frame.f_code.co_code[frame.f_lasti]] == "JUMP_BACKWARD"
+    codes = [dis.opname[code] for code in frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 4 : 2]]
+    looks = event == "call" or (codes[1] if codes[0] == "EXTENDED_ARG" else codes[0]) == "JUMP_BACKWARD"
     if looks and event != "line" and len(begun) == 2:
         left -= 1
         if not left:

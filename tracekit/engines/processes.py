@@ -58,9 +58,9 @@ class Processes:
         self._most = most or cores()
         self._lock = threading.Lock()
         self._processes: list[_Process] = []
-        self._idle: list[_Process] = []
         self._stopped = False
-        # Only the main thread is interrupted by signals, so others start processes and wait for them.
+        # Only the main thread is interrupted by signals, so others start processes, each its own, and wait for them.
+        self._of_thread = threading.local()
         self._threads = ThreadPoolExecutor(self._most, thread_name_prefix="tracekit")
 
     def __enter__(self) -> Self:
@@ -84,13 +84,12 @@ class Processes:
         running: dict[Future[Outcome[Result]], int] = {}
         # A Ctrl-C while Python's `wait` locks the futures would leave them locked for ever.
         ended: SimpleQueue[Future[Outcome[Result]]] = SimpleQueue()
-        needed = [task.needed_bytes for task in tasks]
         available = available_bytes()
         while waiting or running:
-            while waiting and self._fits(needed, [*running.values()], waiting[0][0], available):
+            while waiting and self._fits([*running.values()], waiting[0][1].needed_bytes, available):
                 number, task = waiting.popleft()
                 future = self._threads.submit(self._outcome, number, task, progress)
-                running[future] = number
+                running[future] = task.needed_bytes
                 future.add_done_callback(ended.put)
             # A signal that the system gives to another thread is heard when this one next wakes up.
             try:
@@ -100,16 +99,15 @@ class Processes:
             del running[future]
             yield future.result()
 
-    def _fits(self, needed: list[int], running: list[int], more: int, available: int) -> bool:
-        together = needed[more] + sum(needed[number] for number in running)
-        return not running or (len(running) < self._most and together <= available)
+    def _fits(self, running: list[int], more: int, available: int) -> bool:
+        return not running or (len(running) < self._most and sum(running) + more <= available)
 
     def _outcome(self, number: int, task: Task[Result], progress: Progress) -> Outcome[Result]:
         from loky.process_executor import ShutdownExecutorError, TerminatedWorkerError  # noqa: PLC0415 - loaded late
 
         lost = "stopped"
         for _ in range(_ATTEMPTS):
-            process = self._taken()
+            process = self._process()
             if process is None:
                 break
             try:
@@ -119,26 +117,18 @@ class Processes:
                 process.end()
                 if process.has_begun:
                     break
-            finally:
-                self._put_back(process)
         return Outcome(number, None, lost)
 
-    def _taken(self) -> _Process | None:
+    def _process(self) -> _Process | None:
+        """That of this thread, which lives as long as it can; None once all are stopped."""
         with self._lock:
             if self._stopped:
                 return None
-            if self._idle:
-                return self._idle.pop()
-            process = _Process()
-            self._processes.append(process)
+            process: _Process | None = getattr(self._of_thread, "process", None)
+            if process is None or process.has_ended:
+                process = self._of_thread.process = _Process()
+                self._processes.append(process)
             return process
-
-    def _put_back(self, process: _Process) -> None:
-        with self._lock:
-            if process.has_ended:
-                self._processes.remove(process)
-            else:
-                self._idle.append(process)
 
 
 def _how_it_ended(error: BaseException) -> str:
