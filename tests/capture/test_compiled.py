@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._dynamo.utils import counters
 
-from tests.capture.models import counted, tree
+from tests.capture.models import tree
 from tracekit.capture import MemoryEmitter, layer_marker, layer_markers, step
 from tracekit.capture.emit import routed_to
 from tracekit.capture.program import RootMarkers
@@ -142,21 +142,6 @@ def test_compiling_after_marking_breaks_no_graph_and_is_one_call() -> None:
     with layer_markers(run, "wrapper", emitter=to):
         run(X)
     assert tree(to) == ["top", "wrapper"]
-
-
-def test_breaks_that_the_model_brings_itself_leave_the_ranges_balanced() -> None:
-    class Breaking(Net):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            x = self.a(x)
-            torch._dynamo.graph_break()
-            return self.b(x)
-
-    to, model = MemoryEmitter(), torch.compile(Breaking(), backend="eager")
-    with layer_markers(model, emitter=to), torch.no_grad():
-        for _ in range(3):
-            model(X)
-    assert counted(to)["top"] == 3
-    tree(to)
 
 
 class Disabled(Block):

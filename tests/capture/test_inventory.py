@@ -11,7 +11,6 @@ import tracekit
 from tests.capture.models import tree
 from tests.capture.places import Place
 from tracekit.capture import MemoryEmitter, layer_markers
-from tracekit.capture.layers import inventory
 
 pytestmark = pytest.mark.torch
 FUSED = "aten::_transformer_encoder_layer_fwd"
@@ -48,14 +47,6 @@ def test_modules_are_counted_by_what_became_of_them() -> None:
     with layer_markers(model, emitter=MemoryEmitter()) as handle, torch.no_grad():
         model(torch.zeros(1, 4))
     assert handle.inventory == {"marked": 4, "skipped_types": 1, "compiled": 1, "not_called": 1}
-
-
-def test_a_part_of_two_models_is_counted_once() -> None:
-    part, to = nn.Linear(4, 4), MemoryEmitter()
-    one, other = nn.Sequential(part), nn.Sequential(part)
-    with layer_markers(one, "one", emitter=to) as first, layer_markers(other, "other", emitter=to) as second:
-        one(torch.zeros(1, 4)), other(torch.zeros(1, 4))
-    assert inventory([first, second]) == {"marked": 3}
 
 
 #: Programs, each with what is said of their modules, and how often modules are called in them.

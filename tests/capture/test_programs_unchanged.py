@@ -156,11 +156,6 @@ class NamesNothing(NoKey):
         return self._modules[name]
 
 
-class ListsNothing(NamesNothing):
-    def named_parameters(self, *_args: object, **_named: object) -> Any:
-        raise ValueError
-
-
 class Encodes(nn.Sequential):
     """Of which a method calls a part, amid variables of its own."""
 
@@ -181,7 +176,7 @@ def test_variables_of_methods_around_a_part_are_kept_and_let_go_as_ever() -> Non
     assert counted(to) == {"Encodes.0": 1, "Encodes_2.0": 1}
 
 
-@pytest.mark.parametrize("kind", [NoKey, NamesNothing, ListsNothing])
+@pytest.mark.parametrize("kind", [NoKey, NamesNothing])
 def test_modules_that_do_not_answer_as_modules_do_run_as_they_do(kind: type[NoKey]) -> None:
     model, x = kind(1), torch.ones(1, 4)
     expected = model(x)

@@ -1,12 +1,10 @@
 """Steps, marked operators, and the window in which both are recorded; graph captures and replays in it."""
 
 from itertools import count
-from threading import Event, Thread
 
 import pytest
 import torch
 
-from tests.waiting import PATIENCE_S
 from tracekit.capture import MemoryEmitter, operator_markers, step
 from tracekit.capture.schedule import Schedule, StepStarts, counted_graphs, on_graph_capture
 from tracekit.capture.steps import on_step
@@ -97,27 +95,6 @@ def test_models_that_take_turns_are_counted_by_their_cycle(called: str, recorded
         starts.outermost_call(roots[name])
         seen = ("" if window.seen is not before else seen) + name * window.now
     assert seen == recorded
-
-
-def test_calls_of_other_models_wait_while_a_thread_opens_the_window() -> None:
-    opening, goes_on = Event(), Event()
-
-    class Slow(Opened):
-        def open(self) -> None:
-            opening.set()
-            goes_on.wait(PATIENCE_S)
-
-    starts = StepStarts(Schedule(Slow()))
-    first, second = (Thread(target=starts.outermost_call, args=[torch.nn.Identity()], daemon=True) for _ in range(2))
-    first.start()
-    assert opening.wait(PATIENCE_S)
-    second.start()
-    second.join(0.5)
-    assert second.is_alive()
-    goes_on.set()
-    for thread in (first, second):
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
 
 
 def test_operators_are_not_marked_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """A small Llama with random weights that answers three requests: shows tracekit in seconds, without a download."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -18,12 +16,8 @@ _SIZE = _HIDDEN // _HEADS
 _THETA = 10_000.0
 
 
-@dataclass
-class Past:
-    """Keys and values of the tokens so far, by layer."""
-
-    keys: list[Tensor]
-    values: list[Tensor]
+#: Keys and values [2, batch, heads, tokens, size of a head] of the tokens so far, by layer.
+Past = list[Tensor]
 
 
 class LlamaRotaryEmbedding(nn.Module):
@@ -58,8 +52,8 @@ class LlamaAttention(nn.Module):
         projected = (project(x).unflatten(2, (_HEADS, _SIZE)) for project in (self.q_proj, self.k_proj, self.v_proj))
         query, key, value = (heads.transpose(1, 2) for heads in projected)
         query, key = _rotated(query, *rotary), _rotated(key, *rotary)
-        past.keys[layer] = key = torch.cat((past.keys[layer], key), dim=2)
-        past.values[layer] = value = torch.cat((past.values[layer], value), dim=2)
+        past[layer] = torch.cat((past[layer], torch.stack((key, value))), dim=3)
+        key, value = past[layer]
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=x.shape[1] > 1)
         joined: Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
         return joined
@@ -113,7 +107,7 @@ class LlamaModel(nn.Module):
     @override
     def forward(self, ids: Tensor, past: Past) -> Tensor:
         """Token ids [batch, tokens] to [batch, tokens, hidden]."""
-        before = past.keys[0].shape[2]
+        before = past[0].shape[3]
         rotary = self.rotary_emb(torch.arange(before, before + ids.shape[1], device=ids.device))
         x = self.embed_tokens(ids)
         for index, layer in enumerate(self.layers):
@@ -160,8 +154,7 @@ def small_llama() -> None:
 
 
 def _no_past(ids: Tensor) -> Past:
-    empty = torch.empty(ids.shape[0], _HEADS, 0, _SIZE, device=ids.device)
-    return Past([empty] * _LAYERS, [empty] * _LAYERS)
+    return [torch.empty(2, ids.shape[0], _HEADS, 0, _SIZE, device=ids.device)] * _LAYERS
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -283,7 +283,8 @@ def error_line(error: BaseException, file: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     candidates = [frame for frame in frames if Path(frame.filename).name == Path(file).name] or frames
     message = " ".join(str(error).split())
-    text = _cut(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+    text = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    text = text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
     if not candidates:
         return text
     frame = candidates[-1]
@@ -322,10 +323,6 @@ def _end(running: Callable[[], list[threading.Thread]], hooks: list[Callable[[],
             left[0].join()
     finally:
         timer.cancel()
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 def _file(place: str) -> str:

@@ -5,10 +5,10 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -42,8 +42,6 @@ _EXPORTER = {
     "EXPORT_SCHEMA_VERSION_MINOR": "7",
     "EXPORT_SCHEMA_VERSION_MICRO": "2",
 }
-#: What takes how long: 40 MB of torch.profiler's trace to rows, the rows to SQLite, and the trace to one with texts.
-_CONVERTING_S, _INSERTING_S, _REWRITING_S = 0.9, 0.35, 1.4
 
 
 def say(line: str) -> None:
@@ -139,20 +137,13 @@ def _labels(labels: Sequence[str]) -> list[Row]:
     return [{"id": number, "name": label, "label": label} for number, label in enumerate(labels)]
 
 
+@dataclass(frozen=True, slots=True)
 class Writing:
     """Writes what processes recorded as one report, and reports how far it is."""
 
-    def __init__(self, progress: Progress, *, ops: bool, chrome_trace: Path | None) -> None:
-        self._progress = progress
-        self._ops = ops
-        self._chrome_trace = chrome_trace
-        self._all_s = _CONVERTING_S + _INSERTING_S + (_REWRITING_S if chrome_trace else 0)
-        self._stage, self._bytes, self._done_s = "", 0, 0.0
-
-    def exporting(self) -> None:
-        """Torch.profiler begins to write its events."""
-        self._stage = "exporting events"
-        self._advance(0, 0)
+    progress: Progress
+    ops: bool
+    chrome_trace: Path | None
 
     def report(
         self,
@@ -168,28 +159,30 @@ class Writing:
         """
         from tracekit.nsight import file as nsight_file  # noqa: PLC0415 - imports SQLAlchemy, which markers do not need
 
-        if self._stage:
-            self._progress(self._stage, 1.0)
-        self._bytes = sum(trace.path.stat().st_size for trace in traces)
-        self._stage = f"writing {self._bytes / 1e6:,.0f} MB of events"
-        self._advance(0, 0)
+        size = sum(trace.path.stat().st_size for trace in traces)
         before = time.perf_counter_ns()
-        rows = rows_of_processes(traces, ops=self._ops, progress=partial(self._read, _CONVERTING_S))
-        if self._chrome_trace is not None:
-            keep_chrome_trace(traces, rows, self._chrome_trace, warnings, partial(self._read, _REWRITING_S))
+        reading = self._stage(f"reading {size / 1e6:,.0f} MB of events", size)
+        rows = rows_of_processes(traces, ops=self.ops, progress=reading)
+        if self.chrome_trace is not None:
+            rewriting = self._stage("writing the Chrome trace", size)
+            keep_chrome_trace(traces, rows, self.chrome_trace, warnings, rewriting)
         known = dict(figures) | {"markers": rows.numbered, "operators": len(rows.operators)}
         known["markers_lost"] = max(0, known.pop(OPENED) - rows.numbered)
         known["convert_ns"] = time.perf_counter_ns() - before
         tables = rows.tables() | machine_tables(rows, about) | {"TRACEKIT_RECORDER": named(known)}
-        nsight_file.write(report, tables, partial(self._advance, _INSERTING_S))
+        nsight_file.write(report, tables, self._stage("writing the report", 1))
         return known
 
-    def _read(self, takes_s: float, count: int) -> None:
-        self._advance(takes_s, count / self._bytes)
+    def _stage(self, name: str, total: float) -> Callable[[float], None]:
+        done = 0.0
 
-    def _advance(self, takes_s: float, share: float) -> None:
-        self._done_s += takes_s * share
-        self._progress(self._stage, min(1.0, self._done_s / self._all_s))
+        def advance(more: float) -> None:
+            nonlocal done
+            done += more
+            self.progress(name, min(1.0, done / total))
+
+        advance(0)
+        return advance
 
 
 @contextmanager
@@ -198,7 +191,7 @@ def writing(progress: Progress, *, ops: bool, chrome_trace: Path | None) -> Iter
     collecting = gc.isenabled()
     gc.disable()
     try:
-        yield Writing(progress, ops=ops, chrome_trace=chrome_trace)
+        yield Writing(progress, ops, chrome_trace)
     except (KeyboardInterrupt, SystemExit) as stop:
         code = getattr(stop, "code", INTERRUPTED)
         raise CaptureError(STOPPED, code if isinstance(code, int) else 1) from None

@@ -56,8 +56,9 @@ def _recorded(job: Job, over: Callable[[], object]) -> Outcome:
             raise problem or CaptureError(STOPPED if recorder.windows else never, code or 1)
         modules = {name: value for name, value in figures.items() if name.startswith("modules_")}
         with writing(job.progress, ops=job.settings.ops, chrome_trace=job.chrome_trace) as writer, temp_dir() as folder:
-            writer.exporting()
+            job.progress("exporting events", 0.0)
             traces = [recorder.process_trace(folder / "trace.json")]
+            job.progress("exporting events", 1.0)
             about = [describe_process(recorder.warnings)]
             counts = {**recorder.figures, **graphs(recorder.windows), **modules, OPENED: recorder.opened}
             known = writer.report(job.report, traces, about, counts, recorder.warnings)
