@@ -222,6 +222,7 @@ def test_what_is_not_known_is_null_with_its_reason_here_and_above(
 
 WHOLE = f"""
 launch 1    1    2  #9 cudaStreamBeginCapture
+made   1    1    1  graph 1
 range  1    5  240  {{"Module": "top", "Class": "Sequential", "Inputs": [[8, 4]]}}
 range  1   10  100  {NORM}
 launch 1   20   30  #1
@@ -230,6 +231,7 @@ range  1  120  200  {LINEAR}
 launch 1  130  140  #2
 range  1  210  211  {RESULT}
 launch 1  300  310  #3 cudaStreamEndCapture
+made   1  311  311  exec 2 of 1
 launch 1  400  410  #4 cudaGraphLaunch
 graph  1  420  520  #4  exec 2 of 1
 launch 1  530  540  #5 cudaGraphLaunch
@@ -243,11 +245,13 @@ range  1  810  811  {RESULT}
 """
 
 
-def test_flops_of_a_call_that_may_have_run_in_a_graph_traced_as_a_whole_are_not_known(on_gpu: Parse) -> None:
+def test_no_module_s_time_is_taken_for_that_of_flops_in_a_graph_traced_as_a_whole(on_gpu: Parse) -> None:
+    """The Linear ran twice in the graph and once by itself, the time of which is too short for all three."""
     dataset = on_gpu(WHOLE + EAGER)
     row = row_of(dataset, "top.up")
-    assert (row["runs"], row["flops"], row["self_ns"]) == (None, None, 10)
+    assert (row["runs"], row["flops"], row["self_ns"]) == (3, 3 * 384, 10)
     assert {row[name] for name in ("tflops_per_s", "gb_per_s", "roof_share", "subtree_tflops_per_s")} == {None}
+    assert row_of(dataset, "top")["subtree_tflops_per_s"] == pytest.approx(3 * 384 / 210 / 1e3)
     speeds = {(row["path"], row["phase"]): row["tflops_per_s"] for row in records(modules_by_shape.frame(dataset))}
     assert speeds["top.up", "capture"] is None
     assert speeds["top.up", "forward"] == pytest.approx(384 / 10 / 1e3)
@@ -352,6 +356,18 @@ GOLDENS = {
         path    runs  param_bytes  subtree_param_bytes  input_bytes  output_bytes  bytes
         top     2     0            48                     -            -             0
         top.up  2     48           48                     128          192           416
+    """,
+    "flops of a graph traced as a whole are those of everything in its call": f"""{WHOLE}
+      roofline:
+        path      runs  self_ns  flops  tflops_per_s  subtree_ns  subtree_flops  subtree_tflops_per_s  known_share
+        top       2     200      0      -             200           768              0.00384                 1
+        top.norm  2     0        0      -             0             0                -                       -
+        top.up    2     0        768    -             0             768              -                       -
+      shapes:
+        path      calls  gpu_time_ns  flops_per_call  tflops_per_s
+        top       1      200          384             0.00384
+        top.norm  1      0            0               -
+        top.up    1      0            384             -
     """,
     "memory is that of parameters tensors and copies": f"""{STEP}
         launch 1 240 250 #4

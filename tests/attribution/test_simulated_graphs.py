@@ -101,10 +101,35 @@ def test_in_a_program_with_everything_nothing_is_wrong_and_nothing_missing(varia
 WHOLE = {"graph_traces": True, "graph_replays": False}
 
 
-@pytest.mark.parametrize("faults", [Faults(), Faults(lost_launches=0.4), Faults(captured_before=True)])
-def test_graphs_traced_as_a_whole_belong_to_the_call_that_launched_them(faults) -> None:
-    it = parsed(capturing(3, actions=25, threads=3, graph_captures=6, faults=faults, **WHOLE))
-    assert {row["method"] for row in it.tables["kernels"] if row["kind"] == "graph"} == {"graph_launch", None}
+def rows_of_whole_graphs(it: Parsed) -> list[tuple[dict, list[TrueWork]]]:
+    return [(row, truth) for row, truth in rows_with_truth(it) if row["kind"] == "graph"]
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_graphs_traced_as_a_whole_belong_to_the_call_that_holds_their_graph_capture(number) -> None:
+    it = parsed(capturing(number, actions=30, graph_updates=False, orphans=False, **WHOLE))
+    rows = rows_of_whole_graphs(it)
+    assert wrong(it) == []
+    assert {row["method"] for row, truth in rows if any("graph_capture" in one.methods for one in truth)} == {
+        "graph_capture"
+    }
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(),
+        Faults(lost_launches=0.4),
+        Faults(lost_ranges=0.3),
+        Faults(captured_before=True),
+        Faults(late_start=True, capture_range=True),
+        Faults(cut_off=True),
+    ],
+)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_no_graph_traced_as_a_whole_belongs_to_a_call_that_does_not_hold_it(threads, faults) -> None:
+    it = parsed(capturing(threads, actions=25, threads=threads, graph_captures=6, faults=faults, **WHOLE))
+    assert rows_of_whole_graphs(it)
     assert (wrong(it), wrongly_explained(it)) == ([], [])
 
 

@@ -105,9 +105,9 @@ class Capture:
     """What one thread does between ``cudaStreamBeginCapture`` and ``cudaStreamEndCapture``."""
 
     shape: Random  # decides what is captured: captures with equal ones have the same calls and launches
-    launches: list[Launch] = field(default_factory=list)
     begin: Launch | None = None
     end: Launch | None = None  # none until it ends; for ever where the thread was cut off in the middle
+    launches: list[Launch] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -173,6 +173,8 @@ class Work:
     node: Node | None = None  # the node of an executable graph that it ran from
     graph_id: int | None = None  # for a graph traced as a whole: the graph
     graph_exec: int | None = None  # for a graph traced as a whole: the executable one that was made of it
+    captured: Capture | None = None  # for a graph traced as a whole: what was captured into it
+    updated: bool = False  # for a graph traced as a whole: it may run what was captured later
     lost: bool = False
     early: bool = False  # the file says that it ran before it was launched
 

@@ -3,13 +3,13 @@
 Where a file has lost rows: a launch whose call's range is lost belongs to the next enclosing call that is still there,
 and a call's place follows from the calls that are still there. Work whose launch is lost has no module, launch, range
 or step. Work replayed from a graph belongs to the call that was open when its node was captured; an updated executable
-runs nodes of its first capture. A graph traced as a whole belongs to the call that launched it.
+runs nodes of its first capture. A graph traced as a whole belongs to the innermost call that holds everything captured.
 Where the file does not show the capture for certain, a replay may also belong to the call that launched it.
 """
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
@@ -156,6 +156,16 @@ def _enclosing_call(innermost: Range | None) -> Range | None:
     return _still_there(innermost, attrgetter("call"))
 
 
+def _call_around_all(launches: list[Launch]) -> Range | None:
+    def around(innermost: Range | None) -> Iterator[Range]:
+        while (innermost := _enclosing_call(innermost)) is not None:
+            yield innermost
+            innermost = innermost.parent
+
+    first, *others = [list(around(launch.inside)) for launch in launches] or [[]]
+    return next((call for call in first if all(call in chain for chain in others)), None)
+
+
 def _step_key(run: Run, innermost: Range | None) -> RangeKey | None:
     return _key_or_none(run, _still_there(innermost, attrgetter("step")))
 
@@ -221,6 +231,8 @@ def _work(run: Run, piece: Work) -> TrueWork:
     launched_in = _enclosing_call(inside)
     if never_captured(piece):
         call = launched_in
+    elif piece.captured is not None:
+        call = _call_around_all(piece.captured.launches)
     else:
         captured_by = piece.node.root.captured_by if piece.node else None
         call = _enclosing_call(captured_by.inside if captured_by else None) if piece.replayed else launched_in
@@ -284,11 +296,13 @@ def _projections(run: Run) -> defaultdict[Range, list[Launch]]:
 AS_A_WHOLE = "graph_launch"
 UNMAPPED, NOT_EXPANDED, OUTSIDE = "graph_unmapped", "graph_not_expanded", "outside_modules"
 UNKNOWN = frozenset({UNMAPPED, NOT_EXPANDED})
+IN_NO_CALL = frozenset({OUTSIDE, "graph_not_expanded"})
 
 
 def never_captured(piece: Work) -> bool:
-    """Whether it was replayed from a graph that was traced as a whole, or of which the run has no capture at all."""
-    return piece.replayed and (piece.node is None or piece.node.root.captured_by is None)
+    """Whether it was replayed from a graph of which the run has no capture at all."""
+    captured = piece.captured if piece.node is None else piece.node.root.captured_by
+    return piece.replayed and captured is None
 
 
 def recorded(node: Node) -> bool:
@@ -311,7 +325,7 @@ def causes(piece: Work, launch: Launch | None, call: Range | None) -> frozenset[
         unknown = not recorded(piece.node)
         return frozenset({UNMAPPED} if unknown else ()) | frozenset({OUTSIDE} if ran_outside else ())
     if piece.replayed:
-        return frozenset({NOT_EXPANDED})
+        return frozenset({NOT_EXPANDED}) | (IN_NO_CALL if piece.captured and call is None else frozenset())
     if launch is None and piece.correlation is None:
         return frozenset({"managed_memory"})
     if launch is None:
@@ -323,7 +337,7 @@ def methods(piece: Work, call: Range | None) -> frozenset[str]:
     if never_captured(piece):
         method = AS_A_WHOLE
     elif piece.replayed:
-        method = "graph_node"
+        method = "graph_node" if piece.node else "graph_capture"
     else:
         method = "range"
     return frozenset({method} if call else ())

@@ -165,7 +165,7 @@ def _of_dataset(dataset: Dataset, work: Kernels) -> Kernels:
 
 
 #: The methods of attribution that infer.
-INFERRING = ("graph_order", "graph_launch", "autograd_thread", "aligned")
+INFERRING = ("graph_order", "graph_capture", "graph_launch", "autograd_thread", "aligned")
 #: What attribution can be.
 KINDS = ("exact", "weighted", "inferred")
 

@@ -27,6 +27,7 @@ METHODS = (
     Method("range", methods.by_range),
     Method("graph_node", methods.graph_node),
     Method("graph_order", methods.graph_order),
+    Method("graph_capture", methods.graph_capture),
     Method("graph_launch", methods.graph_launch),
     Method("autograd_thread", methods.autograd_thread),
 )

@@ -9,7 +9,8 @@ import numpy as np
 
 from tracekit import causes
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.intervals import innermost, parents
+from tracekit.arrays.groups import counts, maxima, minima
+from tracekit.arrays.intervals import innermost, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.api_calls import BEGINS_CAPTURE, roles_of
 from tracekit.markers import phases
@@ -75,13 +76,36 @@ def graph_order(evidence: Evidence, work: Rows) -> Rows:
     return _call_at_graph_capture(evidence, work, by_order=True)
 
 
+def graph_capture(evidence: Evidence, work: Rows) -> Rows:
+    """The innermost call that holds the whole graph capture of each graph traced as a whole.
+
+    It is known only where it is certain which graph capture made the graph (:mod:`tracekit.graphs.whole_graphs`), and
+    where every launch captured there lies inside one outermost call.
+    """
+    graphs, calls, axis = evidence.whole_graphs, evidence.calls, evidence.axis
+    owner = np.full(len(evidence.recording.work), -1, dtype=np.int64)
+    if not graphs.work.size:
+        return owner[work]
+    windows, trees = int(graphs.captured_in.max()) + 1, calls.trees
+    first = minima(graphs.captured_in, axis.launch_start[graphs.launch], windows)
+    last = maxima(graphs.captured_in, axis.launch_end[graphs.launch], windows)
+    call = calls.innermost(first, last)
+    node = lookup(trees.node, evidence.call_at_launch[graphs.launch])
+    lowest, highest = (extreme(graphs.captured_in, node, windows) for extreme in (minima, maxima))
+    top = lookup(trees.node, call)
+    end = lookup(subtree_ends(trees.parent, trees.depth), top)
+    owner[graphs.work] = np.where((call >= 0) & (lowest >= top) & (highest < end), call, -1)[graphs.window]
+    return np.where(evidence.by_capture[work], owner[work], -1)
+
+
 def graph_launch(evidence: Evidence, work: Rows) -> Rows:
     """The innermost call that launched each replay of a CUDA graph whose graph capture is not known for certain.
 
     The replay ran in this call as a whole: which of the calls inside, if any, each kernel is of is not recorded.
     """
     launch = evidence.launched.launch[work]
-    as_a_whole = (evidence.by_capture & ~evidence.origin_known)[work] & ~lookup(evidence.waited_for, launch, missing=0)
+    elsewhere = evidence.origin_known | _captured_outside(evidence)[0]
+    as_a_whole = (evidence.by_capture & ~elsewhere)[work] & ~lookup(evidence.waited_for, launch, missing=0)
     return np.where(as_a_whole, lookup(evidence.call_at_launch, launch), -1)
 
 
@@ -91,6 +115,16 @@ def autograd_thread(evidence: Evidence, work: Rows) -> Rows:
     It is inferred (:mod:`tracekit.trace.calls.trees`), where plain ranges or operators are the nodes.
     """
     return np.where(evidence.by_capture[work], -1, lookup(evidence.call_at_launch, evidence.launched.launch[work]))
+
+
+def _captured_outside(evidence: Evidence) -> tuple[Flags, Flags]:
+    """For every kernel whether it is a whole graph that was captured outside of calls, or not only there."""
+    graphs = evidence.whole_graphs
+    outside, inside = (np.zeros(len(evidence.recording.work), dtype=bool) for _ in range(2))
+    marked = evidence.call_at_launch[graphs.launch] >= 0
+    in_calls = counts(graphs.captured_in[marked], int(graphs.window.max(initial=-1)) + 1)[graphs.window] > 0
+    outside[graphs.work[~in_calls]], inside[graphs.work[in_calls]] = True, True
+    return outside, inside
 
 
 def _call_at_graph_capture(evidence: Evidence, work: Rows, *, by_order: bool) -> Rows:
@@ -119,6 +153,7 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
     """For each kernel the cause that holds if it has no module, as a position in ``causes.CAUSES``; call -1 is none."""
     launched, phase = evidence.launched, evidence.phase_of_work
     nowhere = causes.OUTSIDE_MODULES if evidence.keyed.by == MODULES else causes.OUTSIDE_RANGES
+    outside, divided = _captured_outside(evidence)
     of_run, captured = evidence.compiled_work.of_work, evidence.by_capture
     made_by_several = np.zeros(len(evidence.recording.work), dtype=bool)
     if evidence.forward_call_of is not None:
@@ -126,6 +161,8 @@ def causes_of(evidence: Evidence, call: Ints) -> Ints:
     cases: list[tuple[Flags, causes.Cause]] = [
         (np.isin(of_run, _UNMATCHED), causes.COMPILED_UNMATCHED),
         (of_run == compiled_work.UNCLEAR, causes.MODULE_UNCLEAR),
+        (captured & outside, nowhere),
+        (captured & divided, causes.GRAPH_NOT_IN_ONE_CALL),
         (captured & is_whole_graph(evidence.recording), causes.GRAPH_NOT_EXPANDED),
         (captured & evidence.origin_known, nowhere),
         (captured & _captured_too(evidence.recording), causes.GRAPH_UNMATCHED),

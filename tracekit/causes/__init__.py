@@ -86,10 +86,11 @@ RECOMPUTED = Cause(
 )
 GRAPH_NOT_EXPANDED = Cause(
     "graph_not_expanded",
-    "The CUDA graph was traced as a whole and launched outside of module calls; the kernels inside it were not "
-    "recorded.",
+    "The CUDA graph was traced as a whole, so the kernels inside it were not recorded, and no single call is known to "
+    "hold all of it.",
     "record again with: nsys profile --cuda-graph-trace=node",
 )
+GRAPH_NOT_IN_ONE_CALL = GRAPH_NOT_EXPANDED.form("its graph capture launched work in several outermost calls")
 GRAPH_UNMAPPED = Cause(
     "graph_unmapped",
     "It was replayed from a CUDA graph outside of module calls, and the module that was running during the graph "

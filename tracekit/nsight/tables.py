@@ -112,7 +112,8 @@ DOMAIN_CREATED = 75
 #: Rows of the runtime table that repeat another call's correlation id to carry its CUDA backtrace.
 BACKTRACE_CLASS = 67
 
-#: Event of a CUDA graph: a node of an instance got new parameters.
+#: Events of CUDA graphs: a graph was instantiated, created or cloned; a node of an instance got new parameters.
+GRAPH_INSTANTIATED, GRAPH_CREATED, GRAPH_CLONED = 94, 95, 96
 NODE_CHANGED = 111
 
 #: Kinds of memory (ENUM_CUDA_MEM_KIND), and the stream of calls that have none.

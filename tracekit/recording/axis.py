@@ -19,6 +19,7 @@ class ThreadAxis:
     launch_end: Ints
     ends_here: Flags  # which ranges end on the thread on which they began; the others contain nothing
     node_at: Ints  # times of the recording's graph nodes; rows without a time stand at 0
+    graph_at: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +46,12 @@ def nesting(recording: Recording, axis: ThreadAxis) -> Nesting:
 
 def thread_axis(recording: Recording) -> ThreadAxis:
     """Lays a recording's threads end to end."""
-    ranges, launches, nodes = recording.ranges, recording.launches, recording.graph_nodes
-    threads = [ranges.thread, ranges.thread, launches.thread, launches.thread, nodes.thread]
+    ranges, launches, records = recording.ranges, recording.launches, (recording.graph_nodes, recording.graphs)
+    threads = [ranges.thread, ranges.thread, launches.thread, launches.thread, *(table.thread for table in records)]
     times = [ranges.start_ns, ranges.end_ns, launches.start_ns, launches.end_ns]
-    times += [np.where(nodes.start_ns == NO_TIME, 0, nodes.start_ns)]
-    start, end, launch_start, launch_end, node_at = one_axis(threads, times)
-    return ThreadAxis(start, end, launch_start, launch_end, ranges.end_thread == -1, node_at)
+    times += [np.where(table.start_ns == NO_TIME, 0, table.start_ns) for table in records]
+    start, end, launch_start, launch_end, node_at, graph_at = one_axis(threads, times)
+    return ThreadAxis(start, end, launch_start, launch_end, ranges.end_thread == -1, node_at, graph_at)
 
 
 def range_around(axis: ThreadAxis, nest: Nesting, first: Ints, last: Ints) -> Rows:

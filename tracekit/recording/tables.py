@@ -25,6 +25,7 @@ WORK_KINDS = ("kernel", "memcpy", "memset", "graph", "cpu_op")
 
 #: API calls that replay a CUDA graph.
 _GRAPH_LAUNCHES = ("cudaGraphLaunch", "cuGraphLaunch", "hipGraphLaunch")
+GRAPH_CREATED, GRAPH_CLONED, GRAPH_INSTANTIATED = range(3)
 
 #: A ``forward_thread`` that is reported, but not known to be in the report.
 NOT_RECORDED = -2
@@ -257,6 +258,18 @@ class GraphNodes(Columns):
 
 
 @dataclass(frozen=True, slots=True)
+class Graphs(Columns):
+    """Records of the creation of CUDA graphs, in any order."""
+
+    event: Int8  # ``GRAPH_CREATED``, ``GRAPH_CLONED`` or ``GRAPH_INSTANTIATED``
+    start_ns: Int64  # time of the record; ``NO_TIME`` if unknown
+    thread: Int32  # row of threads
+    graph_id: Int64  # the graph, unique within its process
+    original_graph_id: Int64  # graph of which it is a copy; -1 if it is none
+    exec_id: Int64  # instance that was made from it
+
+
+@dataclass(frozen=True, slots=True)
 class Threads:
     """The threads and processes that ranges, launches and work refer to by row."""
 
@@ -279,6 +292,7 @@ class Recording:
     domains: list[str]
     names: list[str]  # the distinct names of kernels and API calls
     graph_nodes: GraphNodes = field(default_factory=GraphNodes.empty)
+    graphs: Graphs = field(default_factory=Graphs.empty)
     failed: Launches = field(default_factory=Launches.empty)  # API calls that returned an error, and so started no work
     #: Streams and events of API calls; empty where they were not recorded.
     stream_calls: StreamCalls = field(default_factory=StreamCalls.empty)

@@ -176,11 +176,11 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
         "How its module was found: annotated (torch wrote it on the work of a CUDA graph), compiled (by the kernel map "
         "of the compiled graph that launched it; kernel_modules lists all modules that it serves), range (around the "
         "launch), backward (by the sequence number of the autograd node that launched it), graph_node (by the graph "
-        "capture of its node), graph_order (by the order of launches in the graph capture), graph_launch (a CUDA "
-        "graph traced as a whole, or with an unknown graph capture: the call that launched it, for everything in it), "
-        "autograd_thread (launched by an autograd thread: the range of another thread that waited for it, or what ran "
-        "inside of that) or aligned (by its certain counterpart in a marked run, parse --like); null if it was not "
-        "found."
+        "capture of its node), graph_order (by the order of launches in the graph capture), graph_capture (a CUDA "
+        "graph traced as a whole: the call that holds its graph capture, for everything in it), graph_launch (a CUDA "
+        "graph with an unknown graph capture: the call that launched it, for everything in it), autograd_thread "
+        "(launched by an autograd thread: the range of another thread that waited for it, or what ran inside of that) "
+        "or aligned (by its certain counterpart in a marked run, parse --like); null if it was not found."
     )
     cause = CategoriesOrNull("Why its module was not found; null exactly where method is set.")
     phase = CategoriesOrNull(

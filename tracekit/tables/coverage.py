@@ -37,6 +37,8 @@ _WITH_BACKWARD = {
     causes.BACKWARD: "expected: losses and sums of gradients run outside modules",
     causes.OUTSIDE_MODULES: "expected for losses, sampling and copies; otherwise mark more modules",
 }
+#: Advice where it is known in which call graphs ran, but not in which of the calls inside.
+_OF_WHOLE_GRAPHS = {"graph_capture": causes.GRAPH_NOT_EXPANDED.advice, "graph_launch": causes.GRAPH_UNMAPPED.advice}
 _BY_OPERATORS = {causes.OUTSIDE_RANGES: "read the report with tracekit parse --rows ranges, if it has ranges"}
 
 
@@ -86,8 +88,7 @@ def _kernels(trace: Trace) -> list[Row]:
     whole = max(1, int(time[~left_out].sum()))
     rows = []
     for at, count, spent in _totals(np.where(left_out, -1, owners.method), time):
-        # It is known in which call graphs ran, but not in which of the calls inside.
-        remedy = causes.GRAPH_UNMAPPED.advice if METHOD_NAMES[at] == "graph_launch" else ""
+        remedy = _OF_WHOLE_GRAPHS.get(METHOD_NAMES[at], "")
         rows.append(Row("kernels", METHOD_NAMES[at], True, count, spent, spent / whole, remedy))  # noqa: FBT003
     for at, count, spent in _totals(np.where(left_out, -1, owners.cause), time):
         row = _unknown("kernels", causes.CAUSES[at], count, spent, spent / whole)

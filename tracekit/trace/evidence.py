@@ -20,6 +20,7 @@ from tracekit.graphs.captures import (
     clone_chains,
     graph_captures_of,
 )
+from tracekit.graphs.whole_graphs import WholeGraphs, whole_graphs
 from tracekit.markers.base import AUTO, MODULES, RANGES
 from tracekit.markers.phases import BACKWARD, COMPILE, FORWARD
 from tracekit.recording.axis import Nesting, ThreadAxis, nesting, thread_axis
@@ -66,6 +67,7 @@ class Evidence:
         phase: For every launch the phase of the program, as a position in ``PHASES``, or -1.
         chains: Nodes of CUDA graphs, and their clone chains.
         origins: Where each of these nodes was captured.
+        whole_graphs: Graphs traced as a whole whose graph capture is certain.
         compiled_work: Work of runs of compiled graphs, and the modules that it serves.
         annotated: Work on which torch wrote its modules.
         collectives: Names of kernels that communicate, beside those known.
@@ -89,6 +91,7 @@ class Evidence:
     phase: Ints
     chains: CloneChains
     origins: Origins
+    whole_graphs: WholeGraphs
     compiled_work: CompiledWork
     annotated: AnnotatedWork
     collectives: tuple[str, ...] = ()
@@ -177,6 +180,7 @@ def evidence_of(
             phase=context.phase,
             chains=chains,
             origins=origins,
+            whole_graphs=whole_graphs(known, launches.launch),
             compiled_work=work,
             annotated=annotated,
         )

@@ -46,6 +46,7 @@ _METHODS = {
     "range": "launched inside {node}'s call",
     "graph_node": "attributed by CUDA graph node",
     "graph_order": "attributed by launch order in the CUDA graph",
+    "graph_capture": "attributed by the graph capture of whole CUDA graphs",
     "graph_launch": "replayed inside {node}'s call, as a whole",
     "backward": "attributed by the forward call of the autograd node",
     "autograd_thread": "attributed by the range that waits for autograd",

@@ -11,17 +11,24 @@ from tests.recorded_rows import rows_of
 from tests.trace_lines import report
 from tracekit.progress import no_progress
 from tracekit.readers import nsight_exports
+from tracekit.recording.tables import GRAPH_CLONED, GRAPH_CREATED, GRAPH_INSTANTIATED
 
 LINES = CAPTURE + NODES + REPLAY
-GRAPHS = "made 1 1 1 graph 1\nmade 1 112 112 exec 2 of 1\n"
+GRAPHS = "made 1 1 1 graph 1\nmade 1 5 5 clone 4 of 1\nmade 1 112 112 exec 2 of 1\n"
 NEW_NODES = "CREATE TABLE CUDA_GRAPH_NODE_EVENTS AS SELECT * FROM CUDA_GRAPH_EVENTS;"
 
 
-def test_nodes_are_read_from_a_table_beside_that_of_graphs(tmp_path: Path) -> None:
+def test_nodes_and_graphs_are_read_into_tables_of_their_own(tmp_path: Path) -> None:
     path = report(tmp_path / "report.sqlite", "node!9 7/3 -4 -4\nnode!8 7/3 5 5 9\n" + GRAPHS)
     recording = nsight_exports.read(path, no_progress)
-    nodes, tids = rows_of(recording.graph_nodes), recording.threads.tid.tolist()
+    nodes, graphs = rows_of(recording.graph_nodes), rows_of(recording.graphs)
+    tids = recording.threads.tid.tolist()
     assert [(tids[row.pop("thread")], *row.values()) for row in nodes] == [(3, -4, 9, None), (3, 5, 8, 9)]
+    assert [(tids[row.pop("thread")], *row.values()) for row in graphs] == [
+        (1, GRAPH_CREATED, 1, 1, None, None),
+        (1, GRAPH_CLONED, 5, 4, 1, None),
+        (1, GRAPH_INSTANTIATED, 112, 1, None, 2),
+    ]
 
 
 @pytest.mark.parametrize(

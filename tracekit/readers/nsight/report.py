@@ -101,7 +101,7 @@ def _recording(
     del work_rows
     ranges, texts, domains = nvtx.ranges_table(tables.pop("nvtx"), strings, ids, launches, counters)
     all_work, inside_ns = operators.with_work(device_work.result())
-    graph_nodes = work.graph_nodes(tables, ids)
+    graph_nodes, graphs = work.graph_tables(tables, ids)
     os_waits, loading = waiting.os_waits_and_loading(others, strings, ids, names, counters)
     recording = Recording(
         source=report,
@@ -110,6 +110,7 @@ def _recording(
         launches=launches,
         work=all_work,
         graph_nodes=graph_nodes,
+        graphs=graphs,
         failed=failed,
         samples=gpu_metrics.samples_of(source),
         gpus=gpu_metrics.gpus_of_devices(source),

@@ -6,9 +6,11 @@ holds the nodes. So not the name decides but the columns: a row that names a nod
 
 import re
 
+import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.types import Flags
 from tracekit.nsight import tables as nsight
 from tracekit.nsight.tables import StoredTable
 from tracekit.readers import cupti
@@ -17,7 +19,7 @@ from tracekit.readers.rows import Names, integers_or_null, start_and_end
 from tracekit.readers.source import ENCODED, Request
 from tracekit.recording import tables as ours
 from tracekit.recording.provenance import LossCounters
-from tracekit.recording.tables import NO_TIME, GraphNodes, Launches, Work
+from tracekit.recording.tables import NO_TIME, GraphNodes, Graphs, Launches, Work
 
 #: Nsight's column → ours.
 _NODE = {"graphNodeId": "graph_node_id"}
@@ -33,8 +35,14 @@ _ABI_VERSION = re.compile(r"_v\d+$")
 _RUNTIME_COLUMNS = {"start": pa.int64(), "end": pa.int64(), "eventClass": pa.int32(), "globalTid": ENCODED}
 _RUNTIME_COLUMNS |= {"correlationId": pa.int64(), "nameId": ENCODED, "returnValue": pa.int64()}
 _GRAPH_TABLES = {"graph_events": nsight.GRAPH_EVENTS, "node_events": nsight.GRAPH_NODE_EVENTS}
-_IDS = ("graphNodeId", "originalGraphNodeId")
+_IDS = ("graphNodeId", "originalGraphNodeId", "graphId", "originalGraphId", "graphExecId")
 _GRAPH_COLUMNS = {"start": pa.int64(), "eventClass": pa.int32(), "globalTid": ENCODED} | dict.fromkeys(_IDS, pa.int64())
+#: Nsight's class of event → ours.
+_EVENTS = {
+    nsight.GRAPH_CREATED: ours.GRAPH_CREATED,
+    nsight.GRAPH_CLONED: ours.GRAPH_CLONED,
+    nsight.GRAPH_INSTANTIATED: ours.GRAPH_INSTANTIATED,
+}
 
 
 def requests() -> dict[str, Request]:
@@ -51,8 +59,8 @@ def launches_table(calls: pa.Table, ids: GlobalIds, names: Names, counters: Loss
     if not calls.num_rows:
         return Launches.empty(), Launches.empty()
     # A row of this class repeats another one to carry its backtrace.
-    own = integers_or_null(calls, "eventClass") != nsight.BACKTRACE_CLASS
-    calls = cupti.linked(calls if own.all() else calls.filter(pa.array(own)), counters)
+    repeats = integers_or_null(calls, "eventClass") == nsight.BACKTRACE_CLASS
+    calls = cupti.linked(_filtered(calls, ~repeats), counters)
     start, end = start_and_end(calls, nsight.RUNTIME.name, "launches", counters)
     launches = Launches.of(
         start_ns=start,
@@ -81,22 +89,42 @@ def _work_of(name: str, rows: pa.Table, ids: GlobalIds, names: Names, counters: 
     return Work.of(**columns)
 
 
-def graph_nodes(tables: dict[str, pa.Table], ids: GlobalIds) -> GraphNodes:
-    """Records of nodes; newer files have records of graphs beside them."""
+def graph_tables(tables: dict[str, pa.Table], ids: GlobalIds) -> tuple[GraphNodes, Graphs]:
+    """Records of nodes and of graphs."""
     nodes: list[GraphNodes] = []
+    graphs: list[Graphs] = []
     for name in _GRAPH_TABLES:
         rows = tables.pop(name)
         if not rows.num_rows or "globalTid" not in rows.column_names:
             continue
-        made = integers_or_null(rows, "graphNodeId") != -1
-        made &= integers_or_null(rows, "eventClass") != nsight.NODE_CHANGED
-        rows = rows if made.all() else rows.filter(pa.array(made))
-        nodes.append(
-            GraphNodes.of(
-                start_ns=integers_or_null(rows, "start", NO_TIME),
-                thread=ids.threads(rows.column("globalTid")),
-                node_id=integers_or_null(rows, "graphNodeId"),
-                original_node_id=integers_or_null(rows, "originalGraphNodeId"),
-            )
-        )
-    return GraphNodes.concat(nodes)
+        of_node = integers_or_null(rows, "graphNodeId") != -1
+        nodes.append(_nodes(_filtered(rows, of_node), ids))
+        graphs.append(_graphs(_filtered(rows, ~of_node), ids))
+    return GraphNodes.concat(nodes), Graphs.concat(graphs)
+
+
+def _filtered(rows: pa.Table, keep: Flags) -> pa.Table:
+    return rows if bool(keep.all()) else rows.filter(pa.array(keep))
+
+
+def _nodes(rows: pa.Table, ids: GlobalIds) -> GraphNodes:
+    rows = _filtered(rows, integers_or_null(rows, "eventClass") != nsight.NODE_CHANGED)
+    return GraphNodes.of(
+        start_ns=integers_or_null(rows, "start", NO_TIME),
+        thread=ids.threads(rows.column("globalTid")),
+        node_id=integers_or_null(rows, "graphNodeId"),
+        original_node_id=integers_or_null(rows, "originalGraphNodeId"),
+    )
+
+
+def _graphs(rows: pa.Table, ids: GlobalIds) -> Graphs:
+    rows = _filtered(rows, np.isin(integers_or_null(rows, "eventClass"), list(_EVENTS)))
+    event = integers_or_null(rows, "eventClass")
+    return Graphs.of(
+        event=np.select([event == theirs for theirs in _EVENTS], list(_EVENTS.values())),
+        start_ns=integers_or_null(rows, "start", NO_TIME),
+        thread=ids.threads(rows.column("globalTid")),
+        graph_id=integers_or_null(rows, "graphId"),
+        original_graph_id=integers_or_null(rows, "originalGraphId"),
+        exec_id=integers_or_null(rows, "graphExecId"),
+    )
