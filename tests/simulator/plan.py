@@ -60,6 +60,7 @@ class Plan:
     marker_domain: str | None = None  # the NVTX domain of the markers; the default one of ``torch.cuda.nvtx`` is None
     outputs: bool = True  # each call leaves its second range with ``Outputs`` (never in the compact dialect)
     no_tensors: float = 0.0  # how many modules give and take no tensors but a dataclass, of which markers say nothing
+    hooks: int = 1  # how many sets of hooks mark every call
     #: How many acts of forwards raise, on threads that capture no graphs; the last calls of a thread never do.
     raises: float = 0.0
     ends_always: bool = False  # hooks end a call's range also when its forward raises; else they leave it open

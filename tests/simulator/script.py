@@ -135,19 +135,23 @@ class Script:
         call = self.marked(module)
         text = models.marker(call, plan.dialect)
         first = thread.push(text, domain=plan.marker_domain, call=call)
+        for _ in range(plan.hooks - 1):
+            thread.push(text, domain=plan.marker_domain)
         yield
         try:
             yield from (forward or self.forward)(module)
         except Raised:
-            (thread.pop if plan.ends_always else thread.leave_open)()
+            for _ in range(plan.hooks):
+                (thread.pop if plan.ends_always else thread.leave_open)()
             raise
-        thread.pop()
-        if plan.writes_outputs:
-            thread.pause(least=1)
-            empty = self.chance(0.5)
-            second = models.marker(call, plan.dialect, second=True)
-            thread.push(second, domain=plan.marker_domain, empty=empty).outputs_of = first
+        for _ in range(plan.hooks):
             thread.pop()
+            if plan.writes_outputs:
+                thread.pause(least=1)
+                empty = self.chance(0.5)
+                second = models.marker(call, plan.dialect, second=True)
+                thread.push(second, domain=plan.marker_domain, empty=empty).outputs_of = first
+                thread.pop()
         yield
 
     def forward(self, module: Module) -> Iterator[None]:

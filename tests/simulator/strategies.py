@@ -135,7 +135,7 @@ def capturing_plans(*, faulty: bool = False) -> st.SearchStrategy[Plan]:
 
 
 def plans_of_quiet_modules() -> st.SearchStrategy[Plan]:
-    """Plans in which some modules take and give no tensors."""
+    """Plans in which some modules take and give no tensors, and whose calls one or two sets of hooks mark."""
     return st.builds(
         Plan,
         seed=SEEDS,
@@ -144,7 +144,7 @@ def plans_of_quiet_modules() -> st.SearchStrategy[Plan]:
         modules=st.integers(2, 12),
         **_of(actions=(40, 80), dialect=("vllm", "json"), steps=(None, "vllm")),
         **_either("plain_ranges empty_ranges outside_work shared"),
-        **_of(no_tensors=(0.3, 0.7)),
+        **_of(no_tensors=(0.3, 0.7), hooks=(1, 1, 2)),
     )
 
 

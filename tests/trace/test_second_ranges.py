@@ -1,4 +1,4 @@
-"""The range that hooks write when a call has ended, which tells outputs."""
+"""The range that hooks write when a call has ended, which tells outputs; and calls that are marked more than once."""
 
 import pytest
 
@@ -73,6 +73,21 @@ def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_ha
         net     8    0
         net     8    60
     """)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "range 1 5 90 {'Module': 'cell', 'Inputs': [[2]]}",
+        "range 1 5 90 {'Module': 'cell', 'Inputs': [[1]]}\nlaunch 1 2 3 #1\nkernel 1 900 910 #1",
+        "range 1 5 90 {'Module': 'cell', 'Inputs': [[1]]}\nrange 1 10 20 {'Module': 'cell.lin'}",
+        "range 1 5 90 {'Module': 'cell', 'Inputs': [[1]]}\nrange 1 200 210 {'Module': 'cell', 'Inputs': [[1]]}",
+    ],
+    ids=["other inputs", "own work", "another inside once", "not always"],
+)
+def test_a_module_that_calls_itself_is_called_twice(parsed: Parse, lines: str) -> None:
+    dataset = parsed("range 1 0 92 {'Module': 'cell', 'Inputs': [[1]]}\n" + lines)
+    assert "cell.cell" in dataset.table("calls").column("module").to_pylist()
 
 
 def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(golden: Golden) -> None:

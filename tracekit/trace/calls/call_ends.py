@@ -106,7 +106,7 @@ def _corrected(recording: Recording, axis: ThreadAxis, rows: Rows, root: Ints, e
     unended = np.append(0, np.cumsum(recording.ranges.open[rows]))
     ended = unended[subtree_ends(parent, depth)] == unended[:-1]
     again, last = _inside_themselves(root, start, end)
-    # Where all ended, a root right inside itself calls itself.
+    # Where all ended, a root right inside itself calls itself, or two sets of hooks marked it.
     shown = np.isin(rows, clipped)
     shown[again[(parent[again] != last) | ~ended[firsts(parent)[again]]]] = True
     tree = np.cumsum(parent < 0)

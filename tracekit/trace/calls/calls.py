@@ -1,4 +1,8 @@
-"""Calls of modules: marked ranges, nested, each with its outputs and its place in the hierarchy."""
+"""Calls of modules: marked ranges, nested, each with its outputs and its place in the hierarchy.
+
+Hooks that were registered twice mark every call twice, also those of the modules below: one range directly inside
+another of the same text, with nothing between the two, is one call. A module that calls itself looks alike.
+"""
 
 from dataclasses import dataclass
 
@@ -6,7 +10,8 @@ import numpy as np
 
 from tracekit import causes
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.intervals import innermost, nesting_order, parents, subtree_ends
+from tracekit.arrays.groups import counts
+from tracekit.arrays.intervals import depths, innermost, nesting_order, parents, subtree_ends
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.captures import GraphCaptures
 from tracekit.markers.base import OPERATORS, RANGES, Marker, ModuleMarker, StepMarker, Unreadable
@@ -166,7 +171,7 @@ def calls_of(
 
 
 def _calls_of_spans(recording: Recording, decoded: Decoded, spans: Spans) -> CallColumns:
-    """Every span that is no second range as a call, with the marker of the one that records its outputs."""
+    """Every span that is no second range as a call, each once; with the marker of the one that records its outputs."""
     second, ended, marker = second_ranges(spans, decoded)
     recording.counters.add("ranges", causes.ORPHAN_OUTPUTS, int((second & (ended < 0)).sum()))
     outputs = np.full(spans.start.size, -1, dtype=np.int32)
@@ -179,7 +184,18 @@ def _calls_of_spans(recording: Recording, decoded: Decoded, spans: Spans) -> Cal
     rows = np.flatnonzero(~second)
     columns = spans.range_row, spans.start, spans.end, marker, outputs, unreadable
     nested = row.take(spans.parent[rows]), spans.depth[rows]
-    return CallColumns._make([*(column[rows] for column in columns), *nested])
+    calls = CallColumns._make([*(column[rows] for column in columns), *nested])
+    path = decoded.path.take(calls.marker)
+    path = np.where(path < 0, -1, path + spans.process[rows].astype(np.int64) * (path.max(initial=0) + 1))
+    inner = _inner_of_duplicates(calls, path, spans.worked)
+    if not inner.any():
+        return calls
+    # From the inside out, so that of many ranges the outermost learns the outputs that any of them records.
+    for inside in np.flatnonzero(inner)[::-1].tolist():
+        outer = calls.parent[inside]
+        if calls.outputs[outer] < 0:
+            calls.outputs[outer] = calls.outputs[inside]
+    return CallColumns.nested([[column[~inner] for column in calls[:6]]])
 
 
 def _hierarchy(
@@ -293,6 +309,7 @@ def _spans_of(
         encloses=encloses | _with_a_call_inside(start, end, parent),
         happened=np.maximum(happened, last_step, out=happened),
         excused=recording.ranges.open[rows] | (end != axis.range_end[rows]),
+        worked=worked,
     )
 
 
@@ -331,3 +348,32 @@ def _with_a_call_inside(start: Ints, end: Ints, parent: Rows) -> Flags:
     inside = np.zeros(start.size, dtype=bool)
     inside[parent[within]] = True
     return inside
+
+
+#: Nobody registers hooks more often than this.
+_MOST_TIMES = 4
+
+
+def _inner_of_duplicates(calls: CallColumns, path: Ints, worked: Ints) -> Flags:
+    """Which calls mark the same call as the one around them: they are alone in one of the same text and the same work.
+
+    So must be all calls of that path, and of all paths called by it. ``path`` is a number for every path in every
+    process, -1 for none; ``worked`` is when each launch of work began.
+    """
+    parent = calls.parent
+    inner: Flags = (parent >= 0) & (np.append(calls.marker, -1)[parent] == calls.marker) & (path >= 0)
+    rows = np.flatnonzero(inner)
+    launches, of_parent = (_count_between(worked, calls.start[at], calls.end[at]) for at in (rows, parent[rows]))
+    inner[rows] = (counts(parent, parent.size)[parent[rows]] == 1) & (launches == of_parent)
+    if not inner.any():
+        return inner
+    known, outer, paths = path >= 0, (path >= 0) & ~inner, int(path.max()) + 1
+    times = np.zeros(paths, dtype=np.int32)
+    np.maximum.at(times, path[known], depths(np.where(inner, parent, -1))[known] + 1)
+    outers, inners = (np.bincount(path[chosen], minlength=paths) for chosen in (outer, inner))
+    duplicated = (inners > 0) & (times <= _MOST_TIMES) & (inners == (times - 1) * outers)
+    called = np.flatnonzero(outer & (parent >= 0))
+    caller, callee = path[parent[called]], path[called]
+    while (single := (caller >= 0) & duplicated[caller] & ~duplicated[callee]).any():
+        duplicated[caller[single]] = False
+    return np.asarray(inner & np.append(duplicated, False)[path])

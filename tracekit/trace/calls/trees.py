@@ -29,6 +29,7 @@ class Spans(NamedTuple):
         encloses: Whether a call or the launch of some work lies inside.
         happened: When, of all before it began, the last launch of work or marked step began, on the axis.
         excused: Whether it was left open or never ended, so that a second range may be missing.
+        worked: When each launch of work began, on the axis; not one for every span.
     """
 
     range_row: Rows
@@ -42,6 +43,7 @@ class Spans(NamedTuple):
     encloses: Flags
     happened: Ints
     excused: Flags
+    worked: Ints
 
 
 class CallColumns(NamedTuple):
