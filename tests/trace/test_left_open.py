@@ -102,6 +102,21 @@ def test_a_call_without_an_end_ends_with_the_call_around_it(golden: Golden) -> N
     """)
 
 
+def test_a_call_that_pops_of_ranges_around_it_ended_too_late_is_doubted(golden: Golden) -> None:
+    golden("""
+        range  1   0 900 {'Module': 'net'}
+        range  1  10 800 {'Module': 'net.a'}
+        run    1  20  30 whose
+        range  1 100 200 {'Module': 'net'}
+        range  1 110 150 {'Module': 'net.a'}
+        run    1 120 130 in-a
+        => kernels
+        name   module  cause
+        in-a   net.a   -
+        whose  -       left_open
+    """)
+
+
 def test_a_call_that_is_open_in_the_end_is_believed_on_a_thread_that_left_none_open(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   0 100 {'Module': 'top'}

@@ -52,6 +52,17 @@ def test_equal_ranges_of_which_only_the_first_works_are_calls(parsed: Parse, cal
     assert dataset.table("calls").num_rows == calls
 
 
+def test_equal_ranges_are_calls_where_few_calls_of_the_process_have_second_ranges(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1   0  50 {'Module': 'top'}
+        range  1   5  10 {'Module': 'top.a', 'Inputs': [[1]]}
+        range  1  11  12 {'Module': 'top.a', 'Outputs': [[1]]}
+        range  1  13  14 {'Module': 'top.b'}
+        range  1  15  16 {'Module': 'top.b'}
+    """)
+    assert dataset.table("calls").column("module").to_pylist() == ["top", "top.a", "top.b", "top.b"]
+
+
 def test_equal_ranges_are_calls_and_their_ends_where_all_calls_of_the_process_have_one(golden: Golden) -> None:
     golden("""
         range  1   0  50 {'Module': 'top'}
