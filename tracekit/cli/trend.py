@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tracekit.cli.base import (
     SLOWER,
@@ -18,9 +17,6 @@ from tracekit.cli.base import (
     place_of,
     progress_bar,
 )
-
-if TYPE_CHECKING:
-    from tracekit.comparison.trend import Trend
 
 NAME = "trend"
 HELP = "show which modules changed over many runs"
@@ -51,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
     """Reads all runs, prints, and judges by ``--fail-over``."""
     from tracekit.comparison.difference import MIN_SHARE
     from tracekit.comparison.trend import datasets_in, part_of, slower_than, trend
+    from tracekit.exports.base import Target, exported_file
     from tracekit.views import trend as view
     from tracekit.views.answers import as_csv
     from tracekit.views.formatting import printed_json
@@ -60,7 +57,8 @@ def run(args: argparse.Namespace) -> int:
         found = part_of(trend(runs, strip_root=args.strip_root, progress=progress), args.path, args.min_share or 0)
     failed = slower_than(found, args.fail_over, MIN_SHARE if args.min_share is None else args.min_share)
     if args.out is not None:
-        _write_page(found, args.out, force=args.force)
+        with exported_file(opened(found.runs[-1].place), Target(str(args.out), args.force)) as partial:
+            partial.write_bytes(view.page(found))
     if args.json:
         print(printed_json(view.as_json(found), indent=2))
     elif args.csv:
@@ -70,11 +68,3 @@ def run(args: argparse.Namespace) -> int:
         terminal.print(view.as_text(found, args.top, terminal.width))
         print("".join(f"{line}\n" for line in view.judged(found, failed, args.fail_over)), end="")
     return SLOWER if failed else 0
-
-
-def _write_page(found: Trend, out: Path, *, force: bool) -> None:
-    from tracekit.exports.base import Target, exported_file
-    from tracekit.views.trend import page
-
-    with exported_file(opened(found.runs[-1].place), Target(str(out), force)) as partial:
-        partial.write_bytes(page(found))

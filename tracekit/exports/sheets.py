@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import pyarrow as pa
@@ -23,9 +21,6 @@ from tracekit.dataset.opening import TABLE_NAMES, Dataset
 from tracekit.errors import ExportError
 from tracekit.exports.base import Target, exported_file, exported_folder, plain_columns, spec_tables
 from tracekit.progress import Progress
-
-if TYPE_CHECKING:
-    from openpyxl import Workbook
 
 #: Rows of a sheet below the header: https://support.microsoft.com, "Excel specifications and limits".
 MOST_ROWS = 1_048_575
@@ -62,7 +57,8 @@ def write_xlsx(dataset: Dataset, target: Target, progress: Progress) -> None:
         if rows > MOST_ROWS:
             problem = f"its table {name} has {rows:,} rows, a sheet holds {MOST_ROWS:,}"
             raise ExportError(f"{dataset.folder}: {problem}; choose --format csv or sql")
-    with exported_file(dataset, target) as partial, _closed(Workbook(write_only=True)) as book:
+    book = Workbook(write_only=True)
+    with exported_file(dataset, target) as partial:
         for name, schema in spec_tables(dataset, progress):
             sheet = book.create_sheet(name)
             sheet.append(schema.names)
@@ -70,17 +66,6 @@ def write_xlsx(dataset: Dataset, target: Target, progress: Progress) -> None:
                 sheet.append(row)
         with ZipFile(partial, "w", ZIP_DEFLATED) as archive:
             ExcelWriter(book, archive).save()
-
-
-@contextmanager
-def _closed(book: Workbook) -> Iterator[Workbook]:
-    try:
-        yield book
-    except BaseException:
-        for sheet in book.worksheets:
-            with suppress(Exception):
-                sheet.close()
-        raise
 
 
 def _rows(pieces: Iterator[pa.Table]) -> Iterator[tuple[object, ...]]:

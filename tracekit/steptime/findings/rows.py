@@ -231,13 +231,13 @@ class StepRows:
             edges[thread] = np.sort(np.concatenate(times))
         return edges
 
-    def stretches(self, phase: str) -> tuple[Stretches, Ints]:
-        """The ranges of a phase of the program, on threads with CUDA calls, and their ids."""
+    def stretches(self, *phases: str) -> tuple[Stretches, Ints]:
+        """The ranges of phases of the program, on threads with CUDA calls, and their ids."""
         pieces, ids = [], []
         for part in self.model.parts:
             table = part.dataset.table("ranges", ["range_id", "phase", "pid", "tid", "start_ns", "end_ns"])
             spans = part.spans(table)
-            own = np.flatnonzero(labels(table, "phase").among(phase) & (spans[0] >= 0))
+            own = np.flatnonzero(labels(table, "phase").among(*phases) & (spans[0] >= 0))
             pieces.append(Stretches(*(column[own] for column in spans)))
             ids.append(integers(table, "range_id")[own])
         return Stretches(*(np.concatenate(column) for column in zip(*pieces, strict=True))), np.concatenate(ids)
@@ -251,8 +251,7 @@ class StepRows:
     @cached_property
     def phases(self) -> Stretches:
         """The ranges of all phases whose code has a family of its own."""
-        parts = [self.stretches(phase)[0] for phase in ("data", "compile", "garbage_collection")]
-        return Stretches(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return self.stretches("data", "compile", "garbage_collection")[0]
 
     def ranges_of(self, thread: int, marked: tuple[str, ...]) -> tuple[Ints, Ints, np.ndarray[Any, Any]]:
         """The start, end and text of the ranges of a thread that have other marks than some."""
