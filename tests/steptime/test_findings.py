@@ -19,6 +19,7 @@ from hypothesis import given, settings, strategies as st
 
 import tracekit
 from tests.command import command
+from tests.golden import Parse
 from tests.needs import TRACES
 from tests.simulator import timelines
 from tests.simulator.timelines import Machine, Op, Run
@@ -117,7 +118,7 @@ def faults(random: Random) -> dict[str, tuple[Step, Step]]:
 
 
 @pytest.mark.parametrize("fault", faults(Random(1)))
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 10_000))
 def test_a_fault_is_found_first_and_its_bound_is_what_mending_it_saves(fault: str, seed: int) -> None:
     slow, mended = (run([step] * 30) for step in faults(Random(seed))[fault])
@@ -389,7 +390,7 @@ def test_a_thread_that_sleeps_between_the_calls_of_modules_loads_data() -> None:
     assert saved <= found.saving_ns <= 1.1 * saved
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(seed=st.integers(0, 10_000))
 def test_what_other_work_hides_is_not_listed(seed: int) -> None:
     """The device has enough to do while other copies run, and while the thread loads data and allocates."""
@@ -401,10 +402,8 @@ def test_what_other_work_hides_is_not_listed(seed: int) -> None:
     assert found_in(run([[*calls, Op("range", lasts, name=LOADS)]] * 30)) == []
 
 
-def test_a_report_whose_work_takes_no_time_has_no_findings(tmp_path: Path) -> None:
-    path = report(tmp_path / "report.sqlite", "launch 1 0 4 #1\nkernel 1 6 6 #1")
-    assert command("parse", path, "-o", tmp_path / "out").code == 0
-    assert findings.findings(tracekit.load(tmp_path / "out")) == []
+def test_a_report_whose_work_takes_no_time_has_no_findings(parsed: Parse) -> None:
+    assert findings.findings(parsed("launch 1 0 4 #1\nkernel 1 6 6 #1")) == []
 
 
 def test_some_steps_of_a_large_dataset_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -492,10 +491,8 @@ def test_advice_is_of_the_engine_and_a_recorder_that_cost_much_is_named_first(
         *(("LightningModule", "Lightning"), ("TransformerDecoderLayer", None), ("Linear", None)),
     ],
 )
-def test_classes_tell_the_engine(class_name: str, engine: str | None, tmp_path: Path) -> None:
-    text = formatting.call("top", class_name, inputs=())
-    path = report(tmp_path / "report.sqlite", f"range 1 0 90 {text}\nlaunch 1 10 20 #1\nkernel 1 30 40 #1 gemm")
-    assert engine_of(tracekit.parse(path, tmp_path / "out")) == engine
+def test_classes_tell_the_engine(class_name: str, engine: str | None, parsed: Parse) -> None:
+    assert engine_of(parsed(f"range 1 0 90 {formatting.call('top', class_name, inputs=())}")) == engine
 
 
 def test_the_command_of_a_finding_shows_its_module(waiting: Path) -> None:

@@ -19,6 +19,7 @@ from hypothesis import given, settings, strategies as st
 import tracekit
 from data import make_llama_ranks
 from data.simulated_gpu import Kernel, Process
+from tests.golden import Parse
 from tests.joined import joined_here
 from tests.needs import REPORTS
 from tests.simulator.timelines import Machine, Op, Run, run
@@ -130,7 +131,7 @@ def check(
     return found
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(SEEDS)
 def test_nothing_changes_where_nothing_is_changed(seed: int) -> None:
     found = check([{1: Writer(seed).program()}], Changes(), Machine(), 0)
@@ -174,7 +175,7 @@ CHANGES = [
 
 
 @each("no sync", "no launch cost", more=CHANGES)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=SEEDS)
 def test_a_step_after_a_change_takes_as_long_as_the_program_run_with_it(
     changes: Changes, machine: Machine, seed: int
@@ -190,7 +191,7 @@ def test_the_host_time_around_the_work_of_one_step_changes_too(changes: Changes,
     check([{1: program}], changes, machine, 0.02)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(SEEDS, st.sampled_from(("top", "top.layers.*", "top.layers.1")))
 def test_calls_are_launched_as_graphs(seed: int, pattern: str) -> None:
     machine = Machine(as_graph=lambda module: fnmatchcase(module, pattern))
@@ -231,7 +232,7 @@ def short_kernels(seed: int) -> list[Op]:
 
 
 @each("no sync", "no launch cost", "work 2")
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=SEEDS)
 def test_what_delays_short_kernels_is_told_apart(changes: Changes, machine: Machine, seed: int) -> None:
     check([{1: short_kernels(seed)}], changes, machine, 0.02)
@@ -289,7 +290,7 @@ RANK_CHANGES = {
 
 @pytest.mark.parametrize("change", RANK_CHANGES)
 @pytest.mark.parametrize(("drifts", "steps", "least"), [(False, STEPS, 0), (True, 24, 1e-4)])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=SEEDS)
 def test_ranks_meet_in_collectives_also_if_several_reports_have_clocks_of_their_own(
     change: str, drifts: bool, steps: int, least: float, seed: int
@@ -325,7 +326,7 @@ def test_threads_take_turns(changes: Changes, machine: Machine, seed: int) -> No
 
 
 @each("work 0.5", "work 2", "code 0.5", "no sync", "layers as graphs")
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(seed=SEEDS)
 def test_without_events_the_truth_lies_in_a_range(changes: Changes, machine: Machine, seed: int) -> None:
     writer = Writer(seed)
@@ -426,9 +427,8 @@ def parsed_program(folder: Path) -> Dataset:
     ("pattern", "paths"),
     [("top.layers", {"top.layers", "top.layers.0", "top.layers.1"}), ("*.0", {"top.layers.0"}), ("*.top", None)],
 )
-def test_a_pattern_is_a_path_part_by_part(pattern: str, paths: set[str] | None, tmp_path: Path) -> None:
-    lines = "range 1 0 9 {'Module': 'top.layers.0'}\nrange 1 10 19 {'Module': 'top.layers.1'}"
-    modules = hierarchy(tracekit.parse(report(tmp_path / "report.sqlite", lines), tmp_path / "out", scheduler="here"))
+def test_a_pattern_is_a_path_part_by_part(pattern: str, paths: set[str] | None, parsed: Parse) -> None:
+    modules = hierarchy(parsed("range 1 0 9 {'Module': 'top.layers.0'}\nrange 1 10 19 {'Module': 'top.layers.1'}"))
     if paths is None:
         with pytest.raises(UsageError, match="no module matches"):
             matched(pattern, modules)
@@ -455,10 +455,9 @@ def test_a_change_that_makes_no_sense_is_refused(changes: dict[str, object], mes
         predict(parsed_program(tmp_path), Changes(**changes))
 
 
-def test_a_run_without_a_gpu_has_no_steps_to_predict(tmp_path: Path) -> None:
-    path = report(tmp_path / "report.sqlite", "op 1 10 20 aten::addmm")
+def test_a_run_without_a_gpu_has_no_steps_to_predict(parsed: Parse) -> None:
     with pytest.raises(UsageError, match="no work of a GPU"):
-        predict(tracekit.parse(path, tmp_path / "out", scheduler="here"), Changes())
+        predict(parsed("op 1 10 20 aten::addmm"), Changes())
 
 
 def test_the_command_prints_what_the_model_predicts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -477,7 +476,7 @@ def test_the_command_prints_what_the_model_predicts(tmp_path: Path, capsys: pyte
 
 
 @pytest.mark.parametrize("stream", [7, 8])
-def test_a_call_that_returns_right_after_work_ended_waited_for_it(stream: int, tmp_path: Path) -> None:
+def test_a_call_that_returns_right_after_work_ended_waited_for_it(stream: int, parsed: Parse) -> None:
     steps = (
         f"""
         range            1  {at}      {at + 108}  ProfilerStep#{at}
@@ -488,8 +487,7 @@ def test_a_call_that_returns_right_after_work_ended_waited_for_it(stream: int, t
         kernel+{stream}  1  {at + 103}  {at + 104}  #{at}3 last"""
         for at in (1000, 2000, 3000)
     )
-    dataset = tracekit.parse(report(tmp_path / "report.sqlite", "\n".join(steps)), scheduler="here")
-    found = predict(dataset, Changes(scale=(("*:kernel=gemm", 0.5),)))
+    found = predict(parsed("\n".join(steps)), Changes(scale=(("*:kernel=gemm", 0.5),)))
     kinds = {row["kind"]: row["ns"] for row in found.after}
     assert (found.step_before_ns, kinds["compute"]) == (702, 51)
     assert found.step_after_ns == 702 - 50
@@ -513,7 +511,7 @@ def test_the_model_of_a_real_report_gives_back_its_times(path: Path, tmp_path: P
         assert all(np.array_equal(*pair) for pair in zip(measured(found), simulated(model), strict=True))
 
 
-def test_copies_that_become_asynchronous_take_as_long_as_those_of_pinned_memory(tmp_path: Path) -> None:
+def test_copies_that_become_asynchronous_take_as_long_as_those_of_pinned_memory(parsed: Parse) -> None:
     lines, true_rate = [], 25
     for step in range(5):
         now, number = 1_000 + 1_715_000 * step, 4 * step
@@ -527,7 +525,6 @@ def test_copies_that_become_asynchronous_take_as_long_as_those_of_pinned_memory(
             f"kernel 1 {now + 1_410_000} {now + 1_710_000} #{number + 2} k",
             f"launch 1 {now + 1_409_500} {now + 1_711_000} #{number + 3} cudaDeviceSynchronize",
         ]
-    dataset = tracekit.parse(report(tmp_path / "report.sqlite", "\n".join(lines)), scheduler="here")
-    found = predict(dataset, Changes(no_sync=("*",)))
+    found = predict(parsed("\n".join(lines)), Changes(no_sync=("*",)))
     assert found.range_ns is None
     assert found.step_after_ns == pytest.approx(2 * 400_000 + 300_000, rel=0.02)

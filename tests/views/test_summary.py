@@ -61,14 +61,14 @@ def test_what_wrote_a_report_is_named(format_: str, exporter: str | None, schema
     assert summary.exporter({"source": source}) == expected
 
 
-def test_compilation_is_named_once_and_left_out_of_the_times_of_steps(tmp_path: Path) -> None:
+def test_compilation_is_named_once_and_left_out_of_the_times_of_steps(parsed: Callable[..., Dataset]) -> None:
     lines = """
         range  1   0 900 {'Module': 'Net', 'Inputs': [[2]]}
         range  1 100 500 _compile.compile_inner (dynamo_timed)
         launch 1 150 160 #2
         kernel 1 170 180 #2 autotuned
     """
-    dataset = tracekit.parse(report(tmp_path / "report.sqlite", lines))
+    dataset = parsed(lines)
     text = "\n".join(lines_of(dataset, 120))
     assert "\n400 ns of this recording were compilation: left out of the times of steps and modules\n" in text
     assert text.count("record after the first calls of each input shape") == 1
@@ -109,7 +109,7 @@ def test_a_kind_stays_by_its_share_of_the_median_step_or_of_all_and_the_bar_has_
     assert {*bar} <= {line[1] for line in lines if line[2:4] == "  "}
 
 
-def test_what_a_cpu_runs_to_compile_is_in_no_share(tmp_path: Path) -> None:
+def test_what_a_cpu_runs_to_compile_is_in_no_share(parsed: Callable[..., Dataset]) -> None:
     lines = """
         range 1   0 900 {'Module': 'Net', 'Inputs': [[2]]}
         range 1 100 500 _compile.compile_inner (dynamo_timed)
@@ -117,7 +117,7 @@ def test_what_a_cpu_runs_to_compile_is_in_no_share(tmp_path: Path) -> None:
         op    1 600 660 aten::addmm
         op    1 950 970 aten::sum
     """
-    dataset = tracekit.parse(report(tmp_path / "report.sqlite", lines))
+    dataset = parsed(lines)
     text = "\n".join(lines_of(dataset, 120))
     assert "2 operators (80 ns on the CPU)" in text
     assert text.count("compilation") == 2  # how long, and what to do about it
