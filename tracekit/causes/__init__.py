@@ -304,7 +304,7 @@ FUSED_PATH_OFF = Cause(
 RANK_CONTRADICTED = Cause(
     "rank_contradicted",
     "A process has several ranks. The rank that MPI reports was used if there is exactly one, otherwise none.",
-    "name each report after the rank that recorded it",
+    "name each report after the rank that recorded it, and no range after another rank",
 )
 MODULES_DIFFER = Cause(
     "modules_differ",

@@ -69,10 +69,16 @@ def replayed_after_update(recording: Recording, launch: Rows) -> Rows:
 
     The report does not record which instance was updated, nor which of its nodes.
     """
+    launches, first = recording.launches, first_updates(recording)
+    late = launches.start_ns >= first[recording.threads.process[launches.thread]]
+    return np.flatnonzero(lookup(late, launch, missing=False))
+
+
+def first_updates(recording: Recording) -> Ints:
+    """When the first update in each process returned; the largest int64 where there is none."""
     launches, updates = recording.launches, is_update(recording)
-    process = recording.threads.process[launches.thread]
-    first = minima(process[updates], launches.end_ns[updates], recording.threads.process_pid.size)
-    return np.flatnonzero(lookup(launches.start_ns >= first[process], launch, missing=False))
+    process = recording.threads.process[launches.thread[updates]]
+    return minima(process, launches.end_ns[updates], recording.threads.process_pid.size)
 
 
 def is_update(recording: Recording) -> Flags:

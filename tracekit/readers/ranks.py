@@ -9,12 +9,15 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
+from tracekit.arrays.groups import maxima, minima
 from tracekit.causes import RANK_CONTRADICTED
 from tracekit.recording.provenance import Rank
 from tracekit.recording.tables import Recording
 
 #: A whole name, or a whole word of one: rank0, Rank 3, RANK=12; but not local_rank=3.
-_RANK_NAME = re.compile(r"rank[ _=:-]?(\d{1,6})", re.IGNORECASE)
+RANK_NAME = re.compile(r"rank[ _=:-]?(\d{1,6})", re.IGNORECASE)
+#: With spaces around it.
+_LONGEST_NAME = 64
 _WORDS = re.compile(r"[\s,:;|/()\[\]]+")
 #: A part of a file's name: rank0.sqlite, report_rank_3.sqlite, trace.rank-12.sqlite; but not of local_rank3.sqlite.
 _IN_FILE_NAME = re.compile(r"(?:^|(?P<of>[a-z]*)[._ -])rank[._ =-]?(?P<rank>\d{1,6})(?=$|[._ -])", re.IGNORECASE)
@@ -27,8 +30,8 @@ Claim = tuple[int, int]
 
 def ranks(recording: Recording, file_name: str, by_mpi: Iterable[Claim] = ()) -> tuple[Rank, ...]:
     """The ranks of processes whose sources agree, MPI's in the report among them; contradictions are counted."""
-    by_names = {"process_name": _of_process_names(recording), "file_name": _of_file_name(file_name, recording)}
-    by_source = {"mpi": by_mpi} | by_names
+    by_source = {"mpi": by_mpi, "process_name": _of_process_names(recording), "range": _of_ranges(recording)}
+    by_source["file_name"] = _of_file_name(file_name, recording)
     claims: defaultdict[int, dict[str, set[int]]] = defaultdict(dict)
     for source, ranks_of_processes in by_source.items():
         for process, rank in ranks_of_processes:
@@ -51,8 +54,28 @@ def _of_process_names(recording: Recording) -> Iterator[Claim]:
     for process, pid in enumerate(pids):
         name = recording.process_names.get(pid, "") if pids.count(pid) == 1 else ""
         for word in {name, *_WORDS.split(name)}:
-            if match := _RANK_NAME.fullmatch(word):
+            if match := RANK_NAME.fullmatch(word):
                 yield process, int(match[1])
+
+
+def _of_ranges(recording: Recording) -> Iterator[Claim]:
+    """Ranges whose text is just the name of a rank, around everything that their process launched.
+
+    Others may name a peer: ``rank1`` around sends to it.
+    """
+    short = ((row, text.strip()) for row, text in enumerate(recording.texts) if len(text) <= _LONGEST_NAME)
+    rank_of = {row: int(match[1]) for row, text in short if (match := RANK_NAME.fullmatch(text))}
+    if not rank_of:
+        return
+    ranges, process_of = recording.ranges, recording.threads.process
+    launches, processes = recording.launches, recording.threads.process_pid.size
+    first = minima(process_of[launches.thread], launches.start_ns, processes)
+    last = maxima(process_of[launches.thread], launches.end_ns, processes)
+    named = ranges.take(np.flatnonzero(np.isin(ranges.text, list(rank_of))))
+    process = process_of[named.thread]
+    around = (named.start_ns <= first[process]) & (last[process] <= named.end_ns)
+    claims = zip(process[around].tolist(), named.text[around].tolist(), strict=True)
+    yield from {(process_row, rank_of[text_row]) for process_row, text_row in claims}
 
 
 def _of_file_name(name: str, recording: Recording) -> Iterator[Claim]:

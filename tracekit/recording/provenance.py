@@ -69,7 +69,7 @@ class MissingData:
 class Rank:
     """Which rank of its job a process (a row, and its pid) is.
 
-    ``source`` is where that was found: ``mpi``, ``process_name``, ``file_name`` or ``distributed_info``.
+    ``source`` is where that was found: ``mpi``, ``process_name``, ``range``, ``file_name`` or ``distributed_info``.
     """
 
     process: int

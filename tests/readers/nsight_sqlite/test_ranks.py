@@ -74,6 +74,21 @@ def test_a_process_may_be_named_after_its_rank(name: str, rank: int | None, rewr
 
 
 @pytest.mark.parametrize(
+    ("line", "rank"),
+    [
+        *((f"range 7/1 -10 200 {name}", 4) for name in ("rank4", "RANK=4", " Rank 4 ")),
+        ("range 7/1 19 24 rank4", None),  # what is sent to rank 4, perhaps
+        *((f"range 7/1 -10 200 {name}", None) for name in ("send to rank4", "local_rank=4", "{'Module': 'rank4'}")),
+    ],
+)
+def test_a_range_around_all_that_a_process_launched_may_be_named_after_its_rank(
+    line: str, rank: int | None, rewritten: Rewrite
+) -> None:
+    dataset = rewritten(lines=f"{line}\n{TWO}")
+    assert (ranks_of(dataset), contradicted(dataset)) == ({} if rank is None else {7: (rank, "range")}, 0)
+
+
+@pytest.mark.parametrize(
     ("name", "rank"),
     [
         *(("rank0", 0), ("report_rank_3", 3), ("run.rank2.nsys", 2)),
