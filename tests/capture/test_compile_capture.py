@@ -87,16 +87,6 @@ def test_equal_pieces_of_a_process_that_compiles_for_the_first_time_have_their_o
     assert set(kernels.module[kernels.op == "aten::addmm"]) == {"Net.up", "Net.down"}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [["--split", "a::b"], ["--compile-size", 4], ["--cudagraph-size", 4], ["--no-cache"]],
-    ids=lambda options: options[0],
-)
-def test_options_of_compiling_need_it(place: Place, target: str, options: list[object]) -> None:
-    said = one_line(place.capture(*options, f"{target}:make"), code=2)
-    assert f"{options[0]} needs --compile" in said
-
-
 @pytest.mark.parametrize("operator", ["aten::nosuch", "nosuch::operator", "tracekit_test::attend.other"])
 def test_an_operator_that_the_model_does_not_run_is_an_error_that_lists_those_it_runs(
     place: Place, target: str, operator: str

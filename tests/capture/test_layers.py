@@ -136,7 +136,9 @@ def test_marking_twice_marks_once_and_the_first_handle_keeps_the_marks() -> None
 def test_a_copy_of_a_marked_model_is_not_marked() -> None:
     model, to = Tagger(), MemoryEmitter()
     with layer_markers(model, emitter=to, backward=True):
-        for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        content = pickle.dumps(model)
+        assert b"tracekit" not in content
+        for twin in (copy.deepcopy(model), pickle.loads(content)):
             twin(torch.randn(1, 2, 6)).sum().backward()
             assert to.events == []
             with layer_markers(twin, emitter=to):

@@ -153,18 +153,6 @@ def test_a_marker_left_open_is_open_or_counted_as_lost(tmp_path: Path) -> None:
     assert len(left) + recorder.opened - rows.numbered == 1
 
 
-def test_a_range_left_open_in_one_recording_ends_none_of_the_next() -> None:
-    first, second = Recorder(), Recorder()
-    with recorded(first):
-        first.emitter.opener("left open")()
-    with recorded(second):
-        marked(second, "kept")
-        first.emitter.close()
-        marked(second, "after")
-    kept, after = rows_of(second).ranges
-    assert kept["start"] <= kept["end"] <= after["start"]
-
-
 def test_ranges_that_are_open_from_one_window_to_the_next_do_not_crash_the_program() -> None:
     outcome = subprocess.run([sys.executable, "-c", TWO_WINDOWS], capture_output=True, text=True, check=False)
     assert outcome.returncode == 0, outcome.stderr
