@@ -112,16 +112,6 @@ def test_nodes_are_those_of_the_graph_capture_also_in_other_records(parsed: Pars
     expect(parsed(lines), "kernels")(MAPPED)
 
 
-def test_a_circle_of_copies_leads_nowhere(parsed: Parse) -> None:
-    circle = "node!1 1 25 25\nnode!11 1 112 112 12\nnode!12 1 113 113 11\nnode!13 1 114 114 12\n"
-    expect(parsed(CAPTURE + circle + REPLAY), "kernels")("""
-        kind    module  cause           original_graph_node_id
-        kernel  -       graph_unmapped  -
-        memset  -       graph_unmapped  -
-        kernel  -       graph_unmapped  -
-    """)
-
-
 def test_a_copy_of_two_nodes_is_believed_to_be_of_neither(parsed: Parse) -> None:
     expect(parsed(CAPTURE + NODES + "node!13 1 115 115 1\n" + REPLAY), "kernels")("""
         kind    module  method       cause           original_graph_node_id

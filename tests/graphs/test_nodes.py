@@ -67,16 +67,6 @@ def test_chains_are_what_climbing_step_by_step_finds(records: list[Record], runs
     assert of_work == [run if run[1] != -1 else None for run in runs]
 
 
-def test_chains_stay_in_their_process_and_lead_to_the_top_but_not_in_circles_or_to_two_nodes() -> None:
-    records = [(0, 1, -1), (0, LOW, 1), (0, HIGH, LOW), (0, HIGH, HIGH), (1, LOW, -1), (1, HIGH, LOW), (2, -7, 3)]
-    lost = [(0, 5, 6), (0, 6, 5), (0, 7, 1), (0, 7, 4), (0, 8, 7), (0, 9, 8), (0, 10, 9)]
-    actual = chains(records + lost, [])
-    keys = [*zip(actual.process.tolist(), actual.node_id.tolist(), strict=True)]
-    top = {key: keys[root] if root >= 0 else None for key, root in zip(keys, actual.root.tolist(), strict=True)}
-    tops = [(0, 1), (0, 1), (0, 1), (0, 1), (1, LOW), (1, LOW), (2, 3)]
-    assert [top[process, node] for process, node, _ in records + lost] == tops + [None] * len(lost)
-
-
 def test_a_long_chain_of_copies_is_climbed_at_once() -> None:
     actual = chains([(0, node, node - 1) for node in range(200_000)], [])
     assert set(actual.root.tolist()) == {0}

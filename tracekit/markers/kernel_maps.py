@@ -123,23 +123,22 @@ def _parse(text: str) -> Marker:
 
 
 def _run(read: dict[str, object]) -> CompiledGraphMarker | RangeMarker:
-    phase, root = read.get("Pass"), read.get("Root")
-    if phase not in PASSES or not (root is None or _is_path(root)):
-        raise Refused(BROKEN)
-    if "Unmapped" in read:
-        return RangeMarker(_UNMAPPED, PASSES[str(phase)], compiled=True, cause=cause_without_map(read["Unmapped"]))
-    return CompiledGraphMarker(_id(read["CompiledGraph"]), PASSES[str(phase)], None if root is None else str(root))
+    match [read.get(key) for key in ("CompiledGraph", "Pass", "Root")]:
+        case [str(map_id), str(phase), None | str() as root] if phase in PASSES and is_path(root or ""):
+            if "Unmapped" in read:
+                return RangeMarker(_UNMAPPED, PASSES[phase], compiled=True, cause=cause_without_map(read["Unmapped"]))
+            if _ID.fullmatch(map_id):
+                return CompiledGraphMarker(map_id, PASSES[phase], root)
+    raise Refused(BROKEN)
 
 
 def _map(read: dict[str, object]) -> KernelMapMarker:
-    match [read.get(key) for key in ("Part", "Parts", "Root", "Modules", "Kernels")]:
-        case [int(part), int(parts), str(root), list(modules), list(rows)] if 1 <= part <= parts <= _MOST_PARTS:
-            if isinstance(part, bool) or not all(map(_is_path, [root, *modules])):
-                raise Refused(BROKEN)
-            kernels = tuple(_kernel(row, modules) for row in rows)
-            return KernelMapMarker(_id(read.get("KernelMap")), part, parts, root, kernels)
-        case _:
-            raise Refused(BROKEN)
+    match [read.get(key) for key in ("KernelMap", "Part", "Parts", "Root", "Modules", "Kernels")]:
+        case [str(map_id), int(part), int(parts), str(root), list(modules), list(rows)]:
+            are_paths = all(isinstance(path, str) and is_path(path) for path in [root, *modules])
+            if _ID.fullmatch(map_id) and 1 <= part <= parts <= _MOST_PARTS and are_paths:
+                return KernelMapMarker(map_id, part, parts, root, tuple(_kernel(row, modules) for row in rows))
+    raise Refused(BROKEN)
 
 
 def _kernel(item: object, modules: list[str]) -> MappedKernel:
@@ -149,36 +148,21 @@ def _kernel(item: object, modules: list[str]) -> MappedKernel:
             flops = [counted for _, counted in read if counted is not None]
             known = tuple(flops) if len(flops) == len(read) else ()
             return MappedKernel(name, bool(generated), tuple(weight for weight, _ in read), known, bool(kind))
-        case _:
-            raise Refused(BROKEN)
+    raise Refused(BROKEN)
 
 
 def _weight(item: object, modules: list[str]) -> tuple[tuple[str, int], Flops | None]:
     """A module with its weight, and what the kernel computes for it; None in maps of before."""
     match item:
         case [int(index), int(weight), *more] if 0 <= index < len(modules) and 0 < weight <= _HEAVIEST:
-            module = modules[index], weight
-        case _:
-            raise Refused(BROKEN)
-    match more:
-        case []:
-            return module, None
-        case [int(number)] if 0 <= number < MOST_FLOPS:
-            return module, Flops(number)
-        case [int(number), str(note)] if -1 <= number < MOST_FLOPS and len(note) <= MOST_NOTE_CHARACTERS:
-            return module, Flops(number, note)
-        case _:
-            raise Refused(BROKEN)
-
-
-def _id(item: object) -> str:
-    if isinstance(item, str) and _ID.fullmatch(item):
-        return item
+            match more:
+                case []:
+                    return (modules[index], weight), None
+                case [int(number)] if 0 <= number < MOST_FLOPS:
+                    return (modules[index], weight), Flops(number)
+                case [int(number), str(note)] if -1 <= number < MOST_FLOPS and len(note) <= MOST_NOTE_CHARACTERS:
+                    return (modules[index], weight), Flops(number, note)
     raise Refused(BROKEN)
-
-
-def _is_path(item: object) -> bool:
-    return isinstance(item, str) and is_path(item)
 
 
 #: A text that only starts like one is unreadable: which modules the work in it belongs to is unknown.

@@ -32,6 +32,8 @@ _NAMES |= {"true": True, "false": False, "null": None}
 #: Replaces a dimension that is an expression, not a number.
 SYMBOL = "?"
 _SYMBOLIC = ast.Name | ast.Constant | ast.BinOp | ast.UnaryOp | ast.Call | ast.operator | ast.unaryop | ast.expr_context
+#: An escape that UTF-8 cannot write.
+_SURROGATE = re.compile(r"\\(?:u|U0000)[dD][89a-fA-F]")
 _JSON_LIKE = re.compile(r'\s*\{\s*"')
 #: A string, also one that never ends: looking for its end again and again would take quadratic time.
 _STRING = re.compile(r"'(?:[^'\\]|\\.)*(?:'|\Z|\\\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z|\\\Z)", re.DOTALL)
@@ -53,6 +55,8 @@ def pairs(text: str) -> Pairs:
     """
     if len(text) > MOST_CHARACTERS:
         raise Refused(TOO_LONG)
+    if "\\" in text and _SURROGATE.search(text):
+        raise Refused(BROKEN)
     # Counting is cheap and clears all but odd texts.
     if sum(map(text.count, "[({")) > DEEPEST and _depth(text) > DEEPEST:
         raise Refused(TOO_DEEP)
@@ -60,7 +64,7 @@ def pairs(text: str) -> Pairs:
     readers = (_json, _python) if _JSON_LIKE.match(text) else (_plain, _python, _json)
     for read in readers:
         if (items := read(text)) is not None:
-            return _without_surrogates(items) if "\\" in text else items
+            return items
     raise Refused(BROKEN)
 
 
@@ -200,16 +204,3 @@ def _json(text: str) -> Pairs | None:
     except (ValueError, RecursionError):
         return None
     return decoded.spelled if isinstance(decoded, _Items) else None
-
-
-def _without_surrogates(value: Any) -> Any:  # noqa: ANN401 - a literal is of any type
-    """The value with lone surrogates replaced: an escape can write them, UTF-8 cannot."""
-    match value:
-        case str():
-            return value.encode("utf-8", "replace").decode("utf-8")
-        case list() | tuple():
-            return type(value)(map(_without_surrogates, value))
-        case dict():
-            return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-        case _:
-            return value

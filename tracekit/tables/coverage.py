@@ -159,22 +159,15 @@ _REASONS = {
     work.REWRITTEN: causes.MAP_REWRITTEN,
     work.CUT: causes.RUN_CUT,
 }
-#: If there are more graphs, those with the least time are counted together.
-_MOST_GRAPHS = 64
 #: Work whose modules are not known: of what, why, how many pieces, and their time.
 _Loss = tuple[str, causes.Cause, int, int]
 
 
 def _compiled_graphs(trace: Trace) -> list[Row]:
     """Work of compiled graphs by graph and reason, the most time first, and that of compiled code without a map."""
-    losses = sorted(_by_graph(trace), key=itemgetter(3), reverse=True)
-    others: dict[causes.Cause, _Loss] = {}
-    for _, cause, count, time_ns in losses[_MOST_GRAPHS:]:
-        *_, counted, spent = others.get(cause, ("", cause, 0, 0))
-        others[cause] = ("other compiled graphs", cause, counted + count, spent + time_ns)
+    losses = [*sorted(_by_graph(trace), key=itemgetter(3), reverse=True), *_without_a_map(trace)]
     whole = max(1, int(trace.own_ns.sum()))
-    every = [*losses[:_MOST_GRAPHS], *others.values(), *_without_a_map(trace)]
-    return [_unknown(what, cause, count, time_ns, time_ns / whole) for what, cause, count, time_ns in every]
+    return [_unknown(what, cause, count, time_ns, time_ns / whole) for what, cause, count, time_ns in losses]
 
 
 def _by_graph(trace: Trace) -> list[_Loss]:

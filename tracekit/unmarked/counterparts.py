@@ -21,7 +21,7 @@ from tracekit.trace.evidence import Evidence
 from tracekit.trace.hierarchy.modules import Module
 from tracekit.trace.steps import Steps, step_at
 from tracekit.unmarked.pattern_matches import Matcher, StretchMatch, without_copied
-from tracekit.unmarked.reference import Ordering, Reference
+from tracekit.unmarked.reference import Pattern, Reference
 from tracekit.unmarked.signatures import PRODUCT, SIZES, SPLIT, Signatures, signatures_of
 from tracekit.unmarked.step_borders import Cuts, beginnings
 
@@ -50,10 +50,12 @@ class _Work(NamedTuple):
     step: Rows  # the step that is recorded for it, or -1
     signatures: Signatures
 
-    def in_lines(self, *, by_stream: bool) -> "_Lines":
-        """Thread by thread, or stream by stream, in the order of launches, nodes of CUDA graphs by their numbers."""
-        thread = np.full(self.thread.size, -1) if by_stream else self.thread
-        line = grouped([self.rows.process, thread, np.where(thread < 0, self.rows.stream, -1)]).group
+    def in_lines(self) -> "_Lines":
+        """Thread by thread, in the order of launches, nodes of CUDA graphs by their numbers.
+
+        Without launches, stream by stream.
+        """
+        line = grouped([self.rows.process, self.thread, np.where(self.thread < 0, self.rows.stream, -1)]).group
         keys = (self.rows.start_ns, self.rows.graph_node_id, self.launch, line)
         in_order = line.size and line[0] == line[-1] and (self.launch[1:] > self.launch[:-1]).all()
         order = np.arange(line.size) if in_order else np.lexsort(keys)
@@ -155,10 +157,9 @@ def _found(work: _Work, reference: Reference) -> _Attributed:
     found = _Attributed(module, cause, np.zeros(size, dtype=bool), [], set())
     for way in reference.ways if size else ():
         if (found.cause == _NO_STEP).any():
-            lines = work.in_lines(by_stream=way.by_stream).without_splits()
-            _match_lines(lines, Matcher(reference, way.patterns), way, found)
+            _match_lines(work.in_lines().without_splits(), Matcher(reference, way), way, found)
     if (work.signatures.group == SPLIT).any():
-        _follow_products(work.in_lines(by_stream=False), found)
+        _follow_products(work.in_lines(), found)
     _agree_on_nodes(work, found)
     found.cause[found.unsearched & (found.cause == _NO_STEP)] = _LIMIT
     return found
@@ -174,7 +175,7 @@ def _follow_products(lines: _Lines, found: _Attributed) -> None:
     found.module[part], found.cause[part] = found.module[product], found.cause[product]
 
 
-def _match_lines(lines: _Lines, matcher: Matcher, way: Ordering, found: _Attributed) -> None:
+def _match_lines(lines: _Lines, matcher: Matcher, way: list[Pattern], found: _Attributed) -> None:
     edges = np.flatnonzero(np.diff(lines.line, prepend=-1, append=-1))
     for first, end in pairwise(edges.tolist()):
         steps = lines.step[first:end]
@@ -184,7 +185,7 @@ def _match_lines(lines: _Lines, matcher: Matcher, way: Ordering, found: _Attribu
         unknown = np.flatnonzero(found.cause[lines.order[first:end]] == _NO_STEP) + first
         for part in np.split(unknown, np.flatnonzero(np.diff(unknown) > 1) + 1) if unknown.size else ():
             begin, stop = int(part[0]), int(part[-1]) + 1
-            cuts = beginnings(lines.signatures.name[begin:stop], way.patterns) + begin
+            cuts = beginnings(lines.signatures.name[begin:stop], way) + begin
             _match(lines, matcher, np.unique(np.concatenate([[begin], cuts, [stop]])), found)
 
 

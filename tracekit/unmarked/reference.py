@@ -53,13 +53,6 @@ class Pattern:
     whole: bool  # whether it is certain that the recording does not cut it: it ran twice, or between other work
 
 
-class Ordering(NamedTuple):
-    """A way to put work in sequences, and what ran in the marked run by it, the most frequent sequences first."""
-
-    by_stream: bool  # whether each sequence is one stream's; otherwise it is one thread's
-    patterns: list[Pattern]
-
-
 @dataclass(frozen=True, slots=True)
 class Reference:
     """A marked run."""
@@ -72,7 +65,9 @@ class Reference:
     called: Flags  # which of them have calls
     like: Rows  # a number for each, the same for those that differ by their places in lists alone
     place: Ints  # where each is in the outermost list that holds it, such as that of the layers; -1 outside of lists
-    ways: list[Ordering]  # what ran in it, by the ways to put it in sequences that may differ, the surest first
+    ways: list[
+        list[Pattern]
+    ]  # what ran in it, the most frequent first: by steps, and by outermost calls if they differ
 
 
 def reference(given: Given) -> Reference:
@@ -146,24 +141,17 @@ class _Part:
         self.call = lookup(outermost, positions(columns["call_id"], call_id))
 
     @property
-    def streams(self) -> int:
-        """How many streams it has at most in a process."""
-        pairs = grouped([self.columns["pid"], self.columns["stream"]]).first
-        return int(np.unique(self.columns["pid"][pairs], return_counts=True)[1].max(initial=0))
-
-    @property
     def calls_share_steps(self) -> bool:
         """Whether a step has several outermost calls."""
         pairs = grouped([self.columns["step_id"], self.call]).first
         step = self.columns["step_id"][pairs][self.call[pairs] >= 0]
         return bool((np.unique(step[step >= 0], return_counts=True)[1] > 1).any())
 
-    def patterns(self, *, by_stream: bool = False, by_call: bool = False) -> _Patterns:
+    def patterns(self, *, by_call: bool = False) -> _Patterns:
         """What it ran, each sequence once, with how often it did."""
         columns = self.columns
         launched = columns["launch_start_ns"] >= 0
-        place = columns["stream"] if by_stream else np.where(launched, columns["tid"], -1)
-        line = grouped([columns["pid"], place]).group
+        line = grouped([columns["pid"], np.where(launched, columns["tid"], -1)]).group
         at = np.where(launched, columns["launch_start_ns"], columns["start_ns"])
         order = np.lexsort((columns["start_ns"], columns["graph_node_id"], at, line))
         order = order[self.work.group[order] != SPLIT]
@@ -173,7 +161,7 @@ class _Part:
             rows = order[first:end]
             step = -1 if by_call else int(columns["step_id"][rows[0]])
             tid, marker = self.steps.get(step, (None, None))
-            marker = None if by_stream or tid != int(columns["tid"][rows[0]]) else marker
+            marker = None if tid != int(columns["tid"][rows[0]]) else marker
             key = exact[first:end].tobytes(), module[first:end].tobytes(), marker.kind if marker else "", core - first
             if key not in found:
                 work, cause = self.work.at(rows), self.cause[rows]
@@ -198,27 +186,25 @@ def _place(path: str) -> int:
     return next((int(part[:9]) for part in path.split(".") if part.isdecimal()), -1)
 
 
-def _ways(parts: Sequence[_Part], place: Ints, root: Rows) -> list[Ordering]:
-    ways = [Ordering(by_stream=False, patterns=_frequent(part.patterns() for part in parts))]
+def _ways(parts: Sequence[_Part], place: Ints, root: Rows) -> list[list[Pattern]]:
+    ways = [_frequent(part.patterns() for part in parts)]
     if any(part.calls_share_steps for part in parts):
-        ways.append(Ordering(by_stream=False, patterns=_frequent(part.patterns(by_call=True) for part in parts)))
-    if any(part.streams > 1 for part in parts):
-        ways.append(Ordering(by_stream=True, patterns=_frequent(part.patterns(by_stream=True) for part in parts)))
-    return [way for way in (_telling(way, place, root) for way in ways) if way.patterns]
+        ways.append(_frequent(part.patterns(by_call=True) for part in parts))
+    return [way for way in (_telling(way, place, root) for way in ways) if way]
 
 
-def _telling(way: Ordering, place: Ints, root: Rows) -> Ordering:
-    """The way without patterns that are too short to be known by, or that may be any layers.
+def _telling(patterns: list[Pattern], place: Ints, root: Rows) -> list[Pattern]:
+    """The patterns without those that are too short to be known by, or that may be any layers.
 
     Short ones are known if there are no others: not beside longer ones, nor where several roots run little apart.
     """
-    marked = [one.module[one.module >= 0] for one in way.patterns]
+    marked = [one.module[one.module >= 0] for one in patterns]
     longest = max((own.size for own in marked), default=0)
     short = [set(root[own].tolist()) for own in marked if 0 < own.size <= _TELLING]
     least = min(_TELLING, longest // 2) if short and set.intersection(*short) else _TELLING
     # Of layers alone, without the first one, as in the middle of a pipeline, nothing shows which they are.
     told = [own.size > least and not 0 < place[own].min() < place[own].max() for own in marked]
-    return way._replace(patterns=[one for one, kept in zip(way.patterns, told, strict=True) if kept])
+    return [one for one, kept in zip(patterns, told, strict=True) if kept]
 
 
 def _frequent(parts: Iterable[_Patterns]) -> list[Pattern]:
