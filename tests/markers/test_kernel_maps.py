@@ -13,17 +13,6 @@ ID = "0123456789abcdef"
 
 #: Texts beside what they say.
 TEXTS = {
-    f"{{'KernelMap': '{ID}', 'Part': 1, 'Parts': 2, 'Root': 'top', 'Modules': ['', 'layers.0.norm'], "
-    "'Kernels': [['triton_poi_fused_add_0', 1, [[1, 5], [0, 1]]], ['extern_kernels.addmm', 0, []]]}": KernelMapMarker(
-        ID,
-        1,
-        2,
-        "top",
-        (
-            MappedKernel("triton_poi_fused_add_0", True, (("layers.0.norm", 5), ("", 1))),
-            MappedKernel("extern_kernels.addmm", False, ()),
-        ),
-    ),
     f"{{'KernelMap': '{ID}', 'Part': 1, 'Parts': 1, 'Root': 'top', 'Modules': ['a', 'b'], 'Kernels': "
     "[['k', 1, [[0, 1, 64, 'bfloat16'], [1, 2, 0]]], ['l', 0, [[0, 1, -1, 'sizes']]], "
     "['m', 0, [[0, 1, 2], [1, 1]]]]}": KernelMapMarker(
@@ -36,9 +25,7 @@ TEXTS = {
             MappedKernel("l", False, (("a", 1),), (Flops(-1, "sizes"),)),
             MappedKernel("m", False, (("a", 1), ("b", 1))),
         ),
-    ),
-    f'{{"CompiledGraph": "{ID}", "Pass": "inference"}}': CompiledGraphMarker(ID),
-    f'{{"CompiledGraph": "{ID}", "Pass": "backward", "Root": "a.b"}}': CompiledGraphMarker(ID, "backward", "a.b"),
+    )
 }
 BROKEN_TEXTS = [
     *(

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 import sqlite3
 from collections import Counter
 from functools import partial
@@ -16,9 +15,8 @@ from tests.golden import Parse, expect, expect_frame
 from tests.needs import TRACES
 from tests.readers.files import kernels, lacks
 from tests.readers.kineto.traces import event, kernel, launch, trace
-from tests.sqlite import writing
 from tests.trace_lines import report
-from tracekit.answers import budget, communication
+from tracekit.answers import communication
 
 RANK = Path(__file__).parents[2] / "data/llama_ranks/rank0.sqlite"
 LARGEST = 2**64 - 1
@@ -215,35 +213,9 @@ def test_a_real_report_without_payloads_says_so(tmp_path: Path) -> None:
     assert "sizes of collectives" in lacks(dataset)
 
 
-RENAMED = {
-    "cross_device_reduce_1stage": "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 4>(vllm::RankData*)",
-    "dispatch": "void deep_ep::intranode::dispatch<8, 768, 8192>(int4*)",
-}
-
-
-@pytest.mark.parametrize("name", RENAMED)
-def test_time_of_communication_is_the_same_by_any_name_of_a_collective(tmp_path: Path, name: str) -> None:
-    first = tracekit.parse(RANK, tmp_path / "first")
-    path = Path(shutil.copy(RANK, tmp_path / "renamed.sqlite"))
-    with writing(path) as db:
-        row = db.execute("SELECT shortName FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName "
-                         "WHERE value LIKE 'nccl%'").fetchone()  # fmt: skip
-        db.executemany("INSERT INTO StringIds VALUES (?, ?)", [(900_001, name), (900_002, RENAMED[name])])
-        db.execute(
-            "UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = 900001, demangledName = 900002 WHERE shortName = ?", row
-        )
-    renamed = tracekit.parse(path, tmp_path / "second")
-    times = [budget.frame(dataset).groupby("kind")["ns"].sum().to_dict() for dataset in (first, renamed)]
-    assert times[0] == times[1]
-    assert times[0]["communication"] > 0
-    exposed = [communication.frame(dataset)["exposed_ns"].sum() for dataset in (first, renamed)]
-    assert exposed[0] == exposed[1]
-    assert "sizes of collectives that are not NCCL's" in lacks(renamed)
-    assert communication.frame(renamed)["bytes"].isna().all()
-
-
 def test_kernels_of_the_users_own_communicate_in_the_whole_dataset(tmp_path: Path) -> None:
-    lines = "run 1 10 20 my_ring\nrun 1 20 30 my_ring_all_gather\nrun 1 30 40 my_other"
+    names = "my_ring", "my_ring_all_gather", "my_other", "cross_device_reduce_1stage"
+    lines = "\n".join(f"run 1 {at} {at + 10} {name}" for at, name in zip(range(10, 50, 10), names, strict=True))
     path, out = report(tmp_path / "r.sqlite", lines), tmp_path / "d"
     assert command("parse", path, "-o", out, "--quiet", "--collective", "my_ring*").code == 0
     expect(tracekit.load(out), "kernels")("""
@@ -251,9 +223,11 @@ def test_kernels_of_the_users_own_communicate_in_the_whole_dataset(tmp_path: Pat
         my_ring             unknown
         my_ring_all_gather  all_gather
         my_other            -
+        cross_device_reduce_1stage  all_reduce
     """)
     assert tracekit.load(out).manifest["collectives"] == ["my_ring*"]
-    assert communication.frame(tracekit.load(out))["gpu_time_ns"].sum() == 20
+    assert communication.frame(tracekit.load(out))["gpu_time_ns"].sum() == 30
+    assert "sizes of collectives that are not NCCL's" in lacks(tracekit.load(out))
 
 
 def test_process_groups_on_cpus_communicate(tmp_path: Path) -> None:

@@ -99,25 +99,6 @@ def test_of_other_programs_and_sizes_what_is_told_is_right_and_what_is_uncertain
     assert least <= score.share <= most
 
 
-def test_marked_steps_do_not_let_a_twin_be_taken_for_both_and_have_the_same_modules(laboratory: Laboratory) -> None:
-    student = sampled(model(prefix="student"))
-    reference = laboratory.reference([Step(sampled(twins(512, 512)), DECODE)] * 3)
-    assert laboratory.score(bare(student), reference).wrong == 0
-    score = laboratory.score(bare(student), laboratory.reference([Step(student, DECODE)] * 3))
-    assert score.share == 1
-    assert score.wrong == 0
-
-
-@pytest.mark.parametrize(
-    "changes", [{"hidden": 2_048}, {"hidden": 2_048, "tokens": 256}, {"layers": 3}, {"layers": 5}, {"layers": 8}]
-)
-def test_models_of_other_widths_and_depths_get_nothing(laboratory: Laboratory, changes: dict[str, int]) -> None:
-    reference = laboratory.reference([Step(sampled(model()), DECODE)] * 3)
-    dataset = laboratory.dataset(bare(sampled(model(**changes))), reference)  # type: ignore[arg-type]
-    assert {row["module"] for row in dataset.table("kernels").to_pylist()} == {None}
-    assert dataset.manifest["like"][0]["kernels"] == 0
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_kernels_that_are_added_and_left_out_make_nothing_wrong(laboratory: Laboratory, seed: int) -> None:
     rng = Random(seed)
