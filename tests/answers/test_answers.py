@@ -11,7 +11,6 @@ from tests.golden import Parse
 from tests.needs import REPORTS
 from tests.trace_lines import report
 from tracekit import answers
-from tracekit.aggregates.phase_times import COLUMNS, outside
 from tracekit.answers import steps
 from tracekit.arrays import codes as shapes
 
@@ -110,20 +109,6 @@ TRACES = {
         device  before  after  idle_ns
         -       top     top    10
     """,
-    "a class counts where it stands beside and below itself": """
-        range  1   0  50  {"Module": "a", "Class": "Block", "Inputs": [[1]]}
-        range  1  10  40  {"Module": "a.b", "Class": "Other", "Inputs": [[1]]}
-        range  1  15  35  {"Module": "a.b.c", "Class": "Block", "Inputs": [[1]]}
-        launch 1  20  30  #1
-        range  1  60  90  {"Module": "d", "Class": "Block", "Inputs": [[1]]}
-        launch 1  70  80  #2
-        kernel 1  40  50  #1
-        kernel 1  80  85  #2
-      classes:
-        class_name  modules  self_ns  subtree_ns
-        Block       3        15       15
-        Other       1        0        10
-    """,
     "modules whose markers tell no class are types by their name": """
         range  1   0  50  {"Module": "top", "Inputs": [[1]]}
         range  1  10  20  {"Module": "top.layers.0", "Inputs": [[1]]}
@@ -137,29 +122,6 @@ TRACES = {
         -           layers.*  2        15       15
         -           top       1        0        15
         -           layers    1        0        15
-    """,
-    "replays of a captured call count by step and not by call": """
-        launch 1    1    2  #1 cudaStreamBeginCapture_v10000
-        range  1    5   80  {"Module": "top", "Inputs": [[2]]}
-        launch 1   10   20  #2
-        node!5 1   15   15
-        launch 1   90   94  #3 cudaStreamEndCapture_v10000
-        node!6 1   96   96  5
-        range  1  100  300  execute_context_0(0)_generation_2(2)
-        launch 1  110  120  #4 cudaGraphLaunch_v10000
-        kernel!6 1 130  170  #4  gemm
-        range  1  400  600  execute_context_0(0)_generation_2(2)
-        launch 1  410  420  #5 cudaGraphLaunch_v10000
-        kernel!6 1 430  490  #5  gemm
-      shapes:
-        path  phase    inputs  calls  gpu_time_ns  gpu_ns_per_token  steps  step_median_ns  median_ns
-        top   capture  [[2]]   1      100          25                2      50              -
-      modules:
-        path  calls  self_ns  steps  step_mean_ns
-        top   1      100      2      50
-      launches:
-        path  launches  launch_ns  gpu_time_ns  replayed_ns  launch_per_gpu
-        top   0         0          0            100          -
     """,
     "work is launch bound if its device was idle when its launch returned": """
         range  1   0 900  {"Module": "top", "Inputs": [[1]]}
@@ -194,21 +156,6 @@ TRACES = {
         path  launches  launch_ns  gpu_time_ns  subtree_launches
         top   1         20         20           1
     """,
-    "devices are idle each for itself": """
-        launch   1  0  1  #1
-        launch   1  2  3  #2
-        launch   1  4  5  #3
-        launch   1  6  7  #4
-        launch   1  8  9  #5
-        kernel:0 1 10 20  #1
-        kernel:1 1 20 30  #2
-        kernel:0 1 35 40  #3
-        kernel:0 1 45 50  #4
-        kernel:0 1 51 60  #5
-      gaps:
-        device  gaps  idle_ns  share  median_ns  longest_ns
-        0       3     21       0.42   5          15
-    """,
     "communication is exposed where nothing computes beside it": """
         launch 1   0   1  #1
         launch 1   2   3  #2
@@ -224,20 +171,6 @@ TRACES = {
       processes:
         device  kernels  gpu_time_ns  known  communication_ns  exposed_ns
         0       4        160          0      100               60
-    """,
-    "phases have the mean, the median and the 95th percentile of their steps": """
-        range  1    0   90  step[DECODE bs=1 toks=1]
-        launch 1    1    2  #1
-        kernel 1    3   13  #1
-        range  1  100  180  step[DECODE bs=1 toks=1]
-        launch 1  101  102  #2
-        kernel 1  103  123  #2
-        range  1  200  270  step[DECODE bs=1 toks=1]
-        launch 1  201  202  #3
-        kernel 1  203  263  #3
-      phases:
-        kind    steps  tokens  gpu_time_ns  gpu_median_ns  gpu_mean_ns  gpu_p95_ns  busy_median_ns  host_median_ns
-        decode  3      3       90           20             30           56          20              80
     """,
     "what nccl launched is communication by whatever name": """
         domain  1   0   -  2 NCCL
@@ -299,16 +232,10 @@ def test_a_dataset_with_next_to_nothing_has_answers_with_the_same_columns(
 @pytest.mark.parametrize("path", REPORTS, ids=lambda p: p.stem)
 def test_real_traces_go_through_every_analysis(path: Path, tmp_path: Path) -> None:
     dataset = tracekit.parse(path, tmp_path / "out")
-    work = dataset.kernels(["dur_ns"]).dur_ns.sum()
     for analysis in answers.ANALYSES:
         found = analysis.frame(dataset)
         if "share" in found.columns and analysis.NAME != "coverage":
             assert found["share"].dropna().between(0, 1).all(), analysis.NAME
-        if analysis in (answers.kernels, answers.module_kernels):
-            assert found["gpu_time_ns"].sum() == work
-        if analysis is answers.modules:
-            assert (found[[*COLUMNS]].sum(axis=1) == found["subtree_ns"]).all()
-            assert outside(dataset)["self_ns"].sum() == work - found["self_ns"].sum()
 
 
 @pytest.mark.parametrize(

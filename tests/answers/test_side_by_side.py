@@ -13,7 +13,6 @@ from tests.simulator.ranks import Job, reports, simulated
 from tests.sqlite import writing
 from tests.trace_lines import report
 from tracekit.answers import ANALYSES, Analysis, coverage, kernels, modules, side_by_side, stragglers, tree
-from tracekit.cli import main
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.views import summary
@@ -168,13 +167,6 @@ def test_reports_of_one_host_are_asked_together_and_those_of_unknown_hosts_last(
 def test_what_compares_reports_is_not_asked_of_one(several: Dataset) -> None:
     with pytest.raises(UsageError, match="compares reports itself"):
         side_by_side.frame(several, stragglers, "report")
-
-
-def test_show_lists_reports_side_by_side(several: Dataset, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["show", "modules", str(several.folder), "--by", "report", "--csv"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("report,path")
-    assert {line.split(",")[0] for line in lines[1:]} == {"rank0", "rank1"}
 
 
 def test_many_ranks_are_a_row_for_each_thing_with_the_rank_that_is_furthest_out(tmp_path: Path) -> None:

@@ -172,11 +172,6 @@ def test_planted_slow_downs_are_found_in_noise_and_nothing_else_is(tmp_path: Pat
         f"LlamaForCausalLM.model.layers.{layer}.self_attn.o_proj" for layer in range(4)
     }
     assert said(before, slow, "--fail-over", "5%")[0] == 3
-
-
-def test_layers_that_changed_alike_share_a_line(tmp_path: Path) -> None:
-    before = served(tmp_path / "a.sqlite", Noisy(1))
-    slow = served(tmp_path / "c.sqlite", Noisy(1, "o_proj_kernel", 2))
     text = " ".join(printed(view.as_text(compare(before, slow, Options()), 1, 80), 200).split())
     assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 x [[8, 4096]]" in text
 

@@ -1,12 +1,11 @@
 """What the nodes of a dataset's hierarchy are: modules, plain NVTX ranges or operators; and why."""
 
+from tracekit.arrays.text import listed
 from tracekit.dataset.opening import Dataset
 from tracekit.markers import base
 
 #: What a node is called if modules and ranges are in one hierarchy.
 _NODE = "node"
-#: How many reports a sentence names.
-_MOST_NAMED = 3
 _TO_SEE_MODULES = "Record with tracekit capture to see modules."
 _MARK_MODULES = (
     "record with tracekit capture, or mark the model (tracekit.capture.layer_markers; "
@@ -85,7 +84,6 @@ def _keys(entry: dict[str, dict[str, str]]) -> tuple[str, str]:
 
 def _sentence(text: str, names: list[str], *, whole: bool) -> str:
     if not whole:
-        more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-        return f"{', '.join(names[:_MOST_NAMED])}{more}: {text}"
+        return f"{listed(names)}: {text}"
     has = {True: "These reports have", False: "This report has"}[len(names) > 1]
     return f"{has} {text}" if text.startswith(("no ", "neither ")) else text[:1].upper() + text[1:]

@@ -112,7 +112,7 @@ class _Gathered:
         self._own_ns += sums(calls.owner, calls.table.gpu_self_time_ns - compiled.of_call, count)
         self._own_ns += sums(compiled.module, compiled.ns, count)
         self._called |= counts(calls.owner, count) > 0
-        self._compiled |= compiled.ran(count)
+        self._compiled |= counts(compiled.module, count) > 0
         self._mixed |= calls.work.hidden.mixed(calls.modules, calls.owner)[0]
         of_calls = maxima(calls.owner, calls.column("param_bytes"), count)
         self.param_bytes = np.maximum(self.param_bytes, of_calls)

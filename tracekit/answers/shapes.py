@@ -50,24 +50,13 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         one run with all modules below; null where unknown, or where calls differ). ``tflops_per_s`` is over all their
         runs. :func:`tracekit.answers.roofline.frame` documents which FLOPs count.
     """
-    answer = _answer(dataset)
-    counted = {name: pd.arrays.IntegerArray(answer[name], answer[name] < 0) for name in _nullable(answer)}
+    answer = columns(dataset)
+    counted = {name: pd.array(answer[name], "Int64") for name in (_FLOPS, *_COUNTED) if answer[name].dtype == object}
     return pd.DataFrame(answer | {name: answer[name].tolist() for name in _TEXTS} | counted)
 
 
 def columns(dataset: Dataset) -> Columns:
     """The columns of :func:`frame`, made without pandas."""
-    answer = _answer(dataset)
-    return with_nulls(answer, _nullable(answer))
-
-
-def _nullable(answer: Columns) -> list[str]:
-    """The columns of integers with nulls; those that count have some only where replays cannot be distinguished."""
-    return [_FLOPS, *(_COUNTED if (answer[_COUNTED[0]] < 0).any() else ())]
-
-
-def _answer(dataset: Dataset) -> Columns:
-    """The columns of :func:`frame`, -1 for no integer."""
     modules = hierarchy(dataset)
     gathered = _Gathered(len(modules.path))
     for cost in costs(dataset, modules=modules):
@@ -84,7 +73,8 @@ def _answer(dataset: Dataset) -> Columns:
     unclear = (modules.subtree_sums(gathered.shared) > 0)[owner] & in_graph_capture
     for name in _COUNTED + _RATES:
         answer[name][unclear] = -1 if name in _COUNTED else np.nan
-    return selected(answer, np.argsort(-answer["gpu_time_ns"], kind="stable"))
+    answer = selected(answer, np.argsort(-answer["gpu_time_ns"], kind="stable"))
+    return with_nulls(answer, [_FLOPS, *(_COUNTED if unclear.any() else ())])
 
 
 class _Gathered:

@@ -1,4 +1,4 @@
-"""Arrow values as JSON; texts that no spreadsheet runs as a formula; numbers with units as people read them."""
+"""Arrow values as JSON; texts that no spreadsheet runs as a formula; names, and numbers with units, in sentences."""
 
 import json
 import re
@@ -33,6 +33,16 @@ def safe_in_a_sheet(text: str) -> str:
     being a number. Removing one leading apostrophe restores every text.
     """
     return f"'{text}" if _CALCULATED.match(text) else text
+
+
+#: How many names a sentence has.
+_MOST_NAMED = 3
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "\N{MICRO SIGN}s"), (1, "ns"))

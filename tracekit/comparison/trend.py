@@ -21,6 +21,7 @@ from tracekit.aggregates.weighted_kernels import weighted_kernels
 from tracekit.arrays.codes import Labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, sums_by
+from tracekit.arrays.text import listed
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.comparison import comparable, noise
 from tracekit.comparison.difference import MIN_SHARE, THRESHOLD, percent
@@ -39,8 +40,6 @@ _WHOLE, _UNATTRIBUTED = "", "(no module)"
 #: What identifies a row: steps of like kind and size, and a module.
 _KEYS = ["alike", "path"]
 _COLUMNS = ["subtree_ns", "own_ns", "trimmed_ns"]
-#: How many runs a note names.
-_MOST_NAMED = 3
 #: A run is named as an outlier if so many modules and so large a part of them are off.
 _LEAST_OFF, _SHARE_OFF = 2, 0.05
 
@@ -372,9 +371,3 @@ def _run(dataset: Dataset, place: Location, *, steps: bool) -> Run:
     hosts = {entry["source"].get("host") or "" for entry in entries}
     name = (place.name or str(place)).removesuffix(SUFFIX)
     return Run(name, min(starts, default=None), place, steps, (tuple(sorted(models)), tuple(sorted(hosts))))
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"

@@ -167,10 +167,6 @@ class Compiled(NamedTuple):
     flops_of_call: Ints
     held: Flags
 
-    def ran(self, modules: int) -> Flags:
-        """Which modules it serves."""
-        return np.asarray(counts(self.module, modules) > 0)
-
 
 def compiled_costs(dataset: Dataset, calls: Calls, modules: Hierarchy) -> Compiled:
     """What the work of compiled graphs costs. A subtree serves portions of kernels that are rows of other modules."""

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from typing_extensions import override
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.text import listed
 from tracekit.arrays.types import Ints
 from tracekit.dataset import manifest
 from tracekit.dataset.patterns import Pattern
@@ -40,8 +41,6 @@ REPORT = "report"
 REPORT_COLUMN = Column(REPORT, CATEGORY, "Name of the report that the row is from.")
 #: All times of recordings are far from these, in ns.
 _TIMES = range(-(1 << 61), 1 << 61)
-#: How many folders a sentence names.
-_MOST_NAMED = 3
 
 
 class _TableFile(NamedTuple):
@@ -277,9 +276,7 @@ class Dataset:
         expected = {f"{REPORT}={report['name']}" for report in reports}
         if folders != expected or len(expected) < len(reports):
             differing = sorted(folders ^ expected)
-            named = ", ".join(differing[:_MOST_NAMED])
-            more = f" and {len(differing) - _MOST_NAMED:,} more" if len(differing) > _MOST_NAMED else ""
-            raise self._unreadable(name, f"its folder has other reports than manifest.json: {named}{more}")
+            raise self._unreadable(name, f"its folder has other reports than manifest.json: {listed(differing)}")
 
     def _file(self, name: str, entry: dict[str, Any] | None) -> _TableFile:
         listed, report = (self.manifest, None) if entry is None else (entry, entry["name"])
