@@ -181,8 +181,11 @@ def test_map_is_told_again_when_a_recording_begins() -> None:
         model(x)
         epoch.begin()
         model(x)
-    maps = [event.text.startswith('{"KernelMap"') for event in listed.events if event.text is not None]
-    assert maps == [True, False, False, True, False]
+        with routed_to(other := MemoryEmitter()):
+            model(x)
+    for emitter, told in ((listed, [True, False, False, True, False]), (other, [True, False])):
+        texts = [event.text for event in emitter.events if event.text is not None]
+        assert [text.startswith('{"KernelMap"') for text in texts] == told
 
 
 def test_unknown_release_is_refused_with_a_message(monkeypatch: pytest.MonkeyPatch) -> None:

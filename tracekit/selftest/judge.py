@@ -29,7 +29,7 @@ NO_GPU = "no GPU that torch can use"
 #: In place of a module, for work that has none.
 NONE = "no module"
 _PRODUCTS = {"aten::addmm", "aten::mm", "aten::_addmm_activation"}
-#: At most so many differences of one kind are listed.
+#: At most so many differences of one rule are listed.
 _MOST = 3
 _PREFIX = "truth:"
 
@@ -126,21 +126,21 @@ def judged(case: Case) -> Evidence:
     if case.program.engine == "nsys" and case.machine.nsys_problem is not None:
         unproved = f"markers under nsys: {case.machine.nsys_problem}; torch's engine recorded"
     for found in (RULES[name](case) for name in case.program.rules):
-        problems += found.problems
+        problems += _shortened(found.problems)
         figures |= found.figures
         unproved = found.unproved or unproved
     return Evidence(problems, figures, unproved)
 
 
-def shortened(problems: Sequence[str]) -> list[str]:
-    """The first problems of a kind, and how many more there are."""
+def _shortened(problems: Sequence[str]) -> list[str]:
+    """The first problems of a rule, and how many more there are."""
     more = len(problems) - _MOST
-    return [*problems[:_MOST], *([f"and {more} more of this kind"] if more > 0 else [])]
+    return [*problems[:_MOST], *([f"and {more} more"] if more > 0 else [])]
 
 
 def _differences(what: str, found: Counter[str], true: Counter[str], apart: Mapping[str, int] = {}) -> list[str]:
     keys = (key for key in sorted(found.keys() | true.keys()) if abs(found[key] - true[key]) > apart.get(key, 0))
-    return shortened([f"{key} has {found[key]} {what}, expected {true[key]}" for key in keys])
+    return [f"{key} has {found[key]} {what}, expected {true[key]}" for key in keys]
 
 
 def _name(work: Row) -> str:
@@ -202,7 +202,7 @@ def _products(case: Case) -> Evidence:
         for phase, each in times.items()
         if counts[path, phase] < number * each
     ]
-    return Evidence([*shortened(wrong), *shortened(few)], {"products": counts.total()})
+    return Evidence([*few, *wrong], {"products": counts.total()})
 
 
 def _backward(case: Case) -> Evidence:
@@ -217,7 +217,7 @@ def _compiled(case: Case) -> Evidence:
     mapped = sum(row["method"] == "compiled" for row in work)
     problems = [] if mapped else ["no work was attributed by a kernel map"]
     without = [f"{row['name']} has no module: {row['cause']}" for row in work if row["module"] is None]
-    return Evidence([*problems, *shortened(without)], {"mapped_work": mapped, "work": len(work)})
+    return Evidence([*problems, *without], {"mapped_work": mapped, "work": len(work)})
 
 
 def _processes(case: Case) -> Evidence:
@@ -247,7 +247,7 @@ def _replays(case: Case) -> Evidence:
     if recorded and unknown is None:
         problems += _replay_problems(case, replays, case.work_in(eager), _of_modules)
     else:
-        problems += shortened([f"{one} is of a graph without known nodes" for one in _of_modules(replayed)])
+        problems += [f"{one} is of a graph without known nodes" for one in _of_modules(replayed)]
         problems += [] if replayed else ["no replayed work is in the report"]
     return Evidence(problems, {"replayed_work": replayed.total()}, unknown)
 
