@@ -143,6 +143,21 @@ def test_a_report_with_half_of_a_change_is_refused_until_sqlite_has_taken_it_bac
     assert rows(tracekit.parse(half)) == rows(tracekit.parse(path))
 
 
+def test_a_report_whose_changes_are_still_in_a_log_is_refused_until_sqlite_has_written_them(tmp_path: Path) -> None:
+    path, copy = report(tmp_path / "report.sqlite", LINES), tmp_path / "copy.sqlite"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript("PRAGMA journal_mode=WAL; UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 5")
+        for end in ("", "-wal"):
+            shutil.copy(f"{path}{end}", f"{copy}{end}")
+    line = refusal(command("parse", copy), copy)
+    assert "lacks its latest changes, which are still in copy.sqlite-wal next to it" in line
+    advice = shlex.split(line.rpartition("run: ")[2])
+    with closing(sqlite3.connect(advice[1])) as connection:
+        connection.execute(advice[2])
+    assert rows(tracekit.parse(copy)) == rows(tracekit.parse(path))
+    assert 5 in set(tracekit.open(copy.with_suffix(".tracekit")).kernels().device)
+
+
 @pytest.mark.parametrize("journal", ["DELETE", "WAL"])
 def test_a_report_in_a_read_only_folder_is_read_and_left_as_it_was(tmp_path: Path, journal: str) -> None:
     folder = tmp_path / "reports"

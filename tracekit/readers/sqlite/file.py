@@ -23,6 +23,8 @@ from tracekit.readers.sqlite.pages import NotPlain, columns, leaves, open_pages
 SQLITE_MAGIC = b"SQLite format 3\0"
 #: Begins a journal that is still needed; see https://sqlite.org/fileformat2.html#the_rollback_journal.
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
+#: Begins a write-ahead log, but for its byte order; and the byte of a file that uses one.
+_LOG_MAGIC, _USES_LOG = bytes.fromhex("377f06"), b"\x02"
 # Only real tables have a root page: views and virtual tables could run anything.
 _COLUMNS = """
     SELECT main.name, main.rootpage, info.name, info.pk, info.hidden
@@ -57,7 +59,7 @@ class SqliteFile:
             ReportError: If SQLite cannot read it, or it holds half of a change.
         """
         self.path, self._place = path, path.resolve()  # SQLite looks for journals where a link leads to
-        self._check_journal()
+        self._check_journals()
         self.uri = f"{self._place.as_uri()}?mode=ro&immutable=1"
         self._roots: dict[str, int] = {}
         #: Name, part in the primary key, and kind of every column, in the order of the table.
@@ -87,16 +89,17 @@ class SqliteFile:
             return None
         return Layout(self._roots[table], {name: at for at, (name, *_) in enumerate(columns)}, keys)
 
-    def _check_journal(self) -> None:
-        """Refuses a file of which SQLite would first take back half of a change, by the journal next to it."""
-        journal = Path(f"{self._place}-journal")
-        if not journal.is_file():
+    def _check_journals(self) -> None:
+        """Refuses a file that is not whole by itself: half of a change is in it, or changes are still next to it."""
+        journal, log = (Path(f"{self._place}-{kind}") for kind in ("journal", "wal"))
+        # Those that are empty or of something else are done with.
+        if _head(journal, 8) == _JOURNAL_MAGIC:
+            problem = f"holds half of a change, and {journal.name} next to it how to take that back"
+        elif _head(log, 3) == _LOG_MAGIC and _head(self._place, 19)[18:] == _USES_LOG:
+            problem = f"lacks its latest changes, which are still in {log.name} next to it"
+        else:
             return
-        with journal.open("rb") as file:
-            if file.read(len(_JOURNAL_MAGIC)) != _JOURNAL_MAGIC:  # it is done with, or of something else
-                return
-        problem = f"holds half of a change, and {journal.name} next to it how to take that back"
-        command = shlex.join(["sqlite3", str(self.path), "PRAGMA schema_version"])
+        command = shlex.join(["sqlite3", str(self.path), "PRAGMA wal_checkpoint(TRUNCATE)"])
         raise ReportError(self.path, problem, f"if no program is writing it, run: {command}")
 
     def values(self, table: str, columns: tuple[str, ...]) -> list[Any]:
@@ -197,6 +200,14 @@ class SqliteFile:
                     yield rows
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise ReportError(self.path, f"{table} cannot be read ({error})", DAMAGED) from None
+
+
+def _head(path: Path, size: int) -> bytes:
+    """The first bytes of a file; none where there is no file."""
+    if not path.is_file():
+        return b""
+    with path.open("rb") as file:
+        return file.read(size)
 
 
 def selecting(columns: Iterable[str], table: str) -> str:
