@@ -172,12 +172,6 @@ class Features:
         lost = self.lost_parts, self.lost_ranges, self.lost_launches, self.cut_start, self.cut_end
         return not any(lost)
 
-    def without(self, name: str) -> Features:
-        return replace(self, **{name: False})
-
-    def names(self) -> list[str]:
-        return [field.name for field in fields(self) if getattr(self, field.name)]
-
 
 def features(rng: Random) -> Features:
     chosen = Features(**{field.name: rng.random() < _LIKELY for field in fields(Features)})
