@@ -27,9 +27,8 @@ _LOG = logging.getLogger("tracekit.capture")
 _NAME = "iteration"
 #: Set on vLLM's base class of workers once its iterations are marked, and on methods of layers that are marked.
 _MARKED = "_tracekit_marked"
-#: The function that lists what vLLM's cache of compiled models depends on, and the releases that have it.
+#: The function that lists what vLLM's cache of compiled models depends on.
 _FACTORS = "aot_compile_hash_factors"
-_KNOWN = ("0.32", "0.33")
 #: Tensors that are described: the first ones are those of this call, behind them come caches.
 _DESCRIBED = 3
 
@@ -63,10 +62,7 @@ def _mark_workers() -> None:
 
     @wraps(prepare)
     def prepare_marked(worker: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - vLLM's own
-        try:
-            _keep_apart_code_with_maps()
-        except Exception:  # noqa: BLE001 - the user's run goes on
-            _LOG.debug("vLLM's compile cache is left as it is", exc_info=True)
+        _keep_apart_code_with_maps()
         prepare(worker, *args, **kwargs)
         with _warned_of():
             _mark_iterations(worker)
@@ -78,18 +74,15 @@ def _mark_workers() -> None:
 
 def _keep_apart_code_with_maps() -> None:
     """Gives vLLM's cache of compiled models another key, so that code with kernel maps and without are not mixed."""
-    import vllm  # noqa: PLC0415 - only where vLLM runs
-
-    if ".".join(str(vllm.__version__).split(".")[:2]) not in _KNOWN:
+    try:
+        caching: Any = importlib.import_module("vllm.compilation.caching")
+        factors = getattr(caching, _FACTORS)
+    except (ImportError, AttributeError):
         _LOG.warning(
-            "the compile cache of vLLM %s is not known, only that of %s; models that it compiled before have no kernel"
-            " maps: start it with VLLM_DISABLE_COMPILE_CACHE=1",
-            vllm.__version__,
-            " and ".join(_KNOWN),
+            "the compile cache of this release of vLLM is not known; models that it compiled before have no kernel "
+            "maps: start it with VLLM_DISABLE_COMPILE_CACHE=1"
         )
         return
-    caching: Any = importlib.import_module("vllm.compilation.caching")
-    factors = getattr(caching, _FACTORS)
     if hasattr(factors, "tracekit"):
         return
 
