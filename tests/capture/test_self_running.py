@@ -63,12 +63,6 @@ COUNTED = {
         (),
         {"Net": 2, "Net_2": 2},
     ),
-    "a call without tensors is a call": (
-        "silent = nn.Module()\nsilent.forward = lambda size: torch.ones(size).sum().item()\n"
-        "for _ in range(40): silent(3)",
-        (),
-        {"Module": 40},
-    ),
     "a model that the program drops is freed, and the next one leads": (
         "import gc, weakref\nfor _ in range(2):\n    net = Net()\n    net(x)\n    gone = weakref.ref(net)\n"
         "    del net\n    gc.collect()\n    assert gone() is None",
