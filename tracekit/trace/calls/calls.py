@@ -287,7 +287,8 @@ def _spans_of(
 ) -> Spans:
     """Finds the marked ranges; ``works`` are the launches that put work on a device or into a graph."""
     marked = decoded.rows(ModuleMarker, Unreadable)[marker] & axis.ends_here
-    marked &= ~_in_doubt(axis, ends)
+    if ends.doubts[0].size:
+        marked &= ~_in_doubt(axis, ends)
     rows, start, end = _outer_first(np.flatnonzero(marked).astype(np.int32), axis, ends, marker, decoded)
     parent, depth = parents(start, end)
     thread = recording.ranges.thread[rows]
