@@ -31,7 +31,7 @@ def leave(folder: Path, pid: int, calls: int, modules: int) -> None:
     ProcessFiles(folder).write(Piece(pid, figures=figures))
 
 
-def test_a_loss_has_both_numbers_and_parse_repeats_it(tmp_path: Path) -> None:
+def test_a_loss_has_both_numbers_and_parse_repeats_it_but_what_arrived_in_full_leaves_no_word(tmp_path: Path) -> None:
     path = report(tmp_path / "run.sqlite", {7: ["top", "top.a", "top"], 8: ["top", "top", "top"]})
     leave(tmp_path, 7, 5, 3)
     leave(tmp_path, 8, 2, 1)  # what a process marked after it had counted is no loss of another
@@ -42,6 +42,9 @@ def test_a_loss_has_both_numbers_and_parse_repeats_it(tmp_path: Path) -> None:
     assert arrivals.figures["modules_marked"] == 4
     assert not arrivals.empty
     assert tracekit.parse(path).manifest["missing"][0]["what"] == "2 of 7 calls of modules"
+    path = report(tmp_path / "whole.sqlite", {7: ["top", "top.a", "top", "top", "top.b"], 8: ["top", "top"]})
+    assert add_arrivals(tmp_path, path).warnings == []
+    assert "calls of modules" not in {data["what"] for data in tracekit.parse(path).manifest["missing"]}
 
 
 @pytest.mark.parametrize("marked", [0, 3])
@@ -53,13 +56,6 @@ def test_a_report_without_ranges_is_empty(tmp_path: Path, marked: int) -> None:
     assert arrivals.empty
     assert arrivals.figures["calls"] == marked
     assert len(arrivals.warnings) == bool(marked)
-
-
-def test_what_arrived_in_full_leaves_no_word(tmp_path: Path) -> None:
-    path = report(tmp_path / "run.sqlite", {7: ["top", "top.a"]})
-    leave(tmp_path, 7, 2, 2)
-    assert add_arrivals(tmp_path, path).warnings == []
-    assert "calls of modules" not in {data["what"] for data in tracekit.parse(path).manifest["missing"]}
 
 
 def test_a_process_without_an_end_has_one_warning_with_both_numbers(tmp_path: Path) -> None:

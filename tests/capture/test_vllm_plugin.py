@@ -14,7 +14,6 @@ from tests.capture.models import tree
 from tracekit.capture import MemoryEmitter, layer_markers, vllm_plugin
 from tracekit.capture.emit import routed_to
 from tracekit.capture.steps import on_step
-from tracekit.markers.base import Marker
 from tracekit.trace.decoding import decode
 
 pytestmark = pytest.mark.torch
@@ -72,10 +71,6 @@ def scheduled(
     )
 
 
-def steps(listed: MemoryEmitter) -> list[Marker]:
-    return decode([event.text for event in listed.events if event.text]).markers
-
-
 @pytest.mark.parametrize(
     ("work", "kind", "batch_size", "tokens"),
     [
@@ -93,7 +88,7 @@ def test_the_scheduler_tells_what_an_iteration_computes(
     vllm_plugin.register()
     vllm_plugin.register()
     assert worker(release).execute_model(work) == "output"
-    [step] = steps(listed)
+    [step] = decode([event.text for event in listed.events if event.text]).markers
     assert (step.kind, step.batch_size, step.tokens) == (kind, batch_size, tokens)  # type: ignore[union-attr]
     assert not listed.events[-1].text
 
