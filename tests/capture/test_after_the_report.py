@@ -80,7 +80,6 @@ def warning(outcome: Outcome, code: int) -> str:
     return line
 
 
-MODEL_UNDER_NSYS = ("--engine", "nsys", "model.py:make")
 PROGRAM_UNDER_NSYS = ("--engine", "nsys", "leaving.py:main")
 COMMAND = ("--engine", "nsys", "--", sys.executable, "-c", "raise SystemExit(7)")
 
@@ -112,7 +111,7 @@ def test_raw_data_that_nothing_imports_stays_too(importer: str | None, reason: s
 
 
 def test_an_nsys_that_fails_after_the_program_does_not_speak_for_it(fake: Fake) -> None:
-    said = warning(fake.capture("nsys", *MODEL_UNDER_NSYS), 0)
+    said = warning(fake.capture("nsys", "--engine", "nsys", "model.py:make"), 0)
     assert said == "tracekit: warning: nsys exited with code 3 although the program had exited with 0"
     assert fake.exists()
 
@@ -126,7 +125,8 @@ def test_the_end_of_the_window_may_fail(fake: Fake) -> None:
 
 @pytest.mark.parametrize(("engine", "last"), [("nsys", ""), ("torch", "raise ValueError('device-side assert')")])
 def test_a_gpu_that_fails_at_the_end_does_not_cost_the_report(engine: str, last: str, fake: Fake) -> None:
-    fake.place.write(LEAVING.format(last=f"{BROKEN_GPU}; {last}"), "leaving.py")
+    broken = "torch.cuda.is_available = lambda: True; torch.cuda.synchronize = lambda: 1 / 0"
+    fake.place.write(LEAVING.format(last=f"{broken}; {last}"), "leaving.py")
     for name in ("is_available", "synchronize"):  # the program runs here, and shall not spoil what follows
         fake.monkeypatch.setattr(torch.cuda, name, getattr(torch.cuda, name))
     outcome = fake.capture("", "--engine", engine, "leaving.py:main")
@@ -137,6 +137,3 @@ def test_a_gpu_that_fails_at_the_end_does_not_cost_the_report(engine: str, last:
     else:
         assert warning(outcome, 7).startswith(said)
     assert fake.exists()
-
-
-BROKEN_GPU = "torch.cuda.is_available = lambda: True; torch.cuda.synchronize = lambda: 1 / 0"

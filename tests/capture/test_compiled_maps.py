@@ -98,15 +98,10 @@ def test_work_of_the_compiled_module_itself_is_its_own() -> None:
 
 
 def test_the_module_of_a_decorated_forward_is_the_root_of_those_that_it_calls() -> None:
-    def handed_on(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        @wraps(forward)
-        def wrapper(*args: Any, **kwargs: Any) -> Tensor:
-            return forward(*args, **kwargs)
-
-        return wrapper
-
     class Decorated(Model):
-        forward = handed_on(Model.forward)
+        @wraps(Model.forward)
+        def forward(*args: Any) -> Tensor:
+            return Model.forward(*args)
 
     roots = []
 
