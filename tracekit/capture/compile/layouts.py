@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -23,12 +24,16 @@ def laid_out(run: Call, graph: fx.GraphModule) -> Call:
     examples = {at: value for at, value in values if isinstance(value, torch.Tensor) and _is_strided(value)}
     kept = not examples
 
+    @lru_cache(maxsize=4_096)
+    def strides_of(at: int, shape: torch.Size) -> list[int]:
+        return _strides_at(examples[at], shape)
+
     def piece(*args: Any) -> Any:  # noqa: ANN401 - whatever the piece takes and returns
         nonlocal kept
         results = run(*args)
         if kept:
             return results
-        strides = {at: _strides_at(value, results[at].shape) for at, value in examples.items()}
+        strides = {at: strides_of(at, results[at].shape) for at in examples}
         others = {at: traced for at, traced in strides.items() if traced and not _fit(results[at], traced)}
         # Strides of none or of single elements show nothing.
         kept = not others and all(min(results[at].shape, default=2) > 1 for at in examples)
