@@ -78,7 +78,8 @@ def test_oddities_beside_the_work_cost_no_kernel(what: str, tmp_path: Path) -> N
     assert command("parse", tmp_path / "report.sqlite", "--force").code == 0, "no summary of it"
 
 
-VIRTUAL = "CREATE VIRTUAL TABLE {table} USING fts5(start, 'end', eventType, globalTid, text)"
+VIRTUAL = "CREATE VIRTUAL TABLE {table} USING fts5(start, 'end', eventType, globalTid, text);"
+VIRTUAL += "INSERT INTO {table} VALUES (0, 9, 59, 281474993487873, 'evil')"
 
 
 @pytest.mark.parametrize(
@@ -90,3 +91,4 @@ def test_a_view_without_end_or_a_virtual_table_is_never_looked_into(table: str, 
     assert separately("parse", path, "--quiet") == (0, "", "")
     rows = tracekit.load(path.with_suffix(".tracekit")).manifest["rows"]
     assert rows["kernels"] == (1 if table == "KIND_KERNEL" else 3)
+    assert (rows["ranges"] == 0) == (table == "NVTX_EVENTS")

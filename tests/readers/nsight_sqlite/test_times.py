@@ -19,7 +19,7 @@ LINES = """
     kernel 2 980 990  #3 struck
     node!8 2  62  62
 """
-ABSURD = [(1 << 63) - 1, -(1 << 60)]
+ABSURD = [(1 << 63) - 1, 1 << 60, -(1 << 60)]
 STRUCK = {
     "NVTX_EVENTS": ("ranges", 11),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("launches", 13),

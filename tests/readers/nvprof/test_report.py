@@ -127,7 +127,18 @@ def test_symbols_are_spelled_out_as_nsight_does() -> None:
     assert kernel_name(symbol) == "sum"
     assert full_name("N5torch8autograd13CopyBackwardsE") == "torch::autograd::CopyBackwards"
     bomb = "_Z1f1A1BIS_S_E" + "".join(f"S0_IS{part}_S{part}_E" for part in "123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    for odd in ("volta_sgemm_128x64_nn", "_Z", "_ZN", "_Z" + "N" * 100_000, "", "i", "None", "N1", bomb):
+    for odd in (
+        "volta_sgemm_128x64_nn",
+        "_Z",
+        "_ZN",
+        "_Z" + "N" * 100_000,
+        "_Z1f" + "i" * 9_000,
+        "",
+        "i",
+        "None",
+        "N1",
+        bomb,
+    ):
         assert full_name(odd) == odd
 
 

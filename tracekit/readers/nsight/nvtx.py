@@ -144,11 +144,10 @@ def _first_of(events: pa.Table, *columns: str) -> pa.Array | None:
     return pc.coalesce(*filled).combine_chunks() if filled else None
 
 
-_HEADER = struct.Struct("<IIIIQQ")
 #: Backtraces that nsys takes (``--python-backtrace``, ``--python-sampling``), as reports of nsys 2023.4 have them: the
 #: state of the thread, what took it (1 a sample, 2 an API call), the number of frames (upper bytes are not written);
 #: then of each frame the ids of function and file among the strings, and the line, the innermost first.
-_HEAD, _HEAD_BYTES, _BY_CALL = struct.Struct("<IIH"), 16, 2
+_HEADER_BYTES, _HEAD, _HEAD_BYTES, _BY_CALL = 32, struct.Struct("<IIH"), 16, 2
 _FRAME = np.dtype([("function", "<u8"), ("file", "<u8"), ("line", "<u8")])
 _LAST_LINE = 10**9
 _Frames: TypeAlias = NDArray[Any]
@@ -172,8 +171,7 @@ def with_backtraces(
 
 
 def _frames(blob: bytes) -> tuple[int, _Frames]:
-    size, whole = _HEADER.unpack_from(blob)[-2:] if len(blob) >= _HEADER.size else (0, 0)
-    payload = blob[_HEADER.size :] if len(blob) == whole == _HEADER.size + size else b""
+    payload = blob[_HEADER_BYTES:]
     taken, count = _HEAD.unpack_from(payload)[1:] if len(payload) >= _HEAD_BYTES else (0, -1)
     if len(payload) != _HEAD_BYTES + count * _FRAME.itemsize:
         return 0, np.empty(0, _FRAME)
