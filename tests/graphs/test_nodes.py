@@ -1,7 +1,7 @@
 """Clone chains of nodes: where each leads, and which are not believed, against a slow and obvious version."""
 
 import numpy as np
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from tracekit.graphs.captures import CloneChains, clone_chains
 from tracekit.recording.provenance import Source
@@ -56,6 +56,7 @@ def climbed(records: list[Record], key: tuple[int, int]) -> tuple[int, int] | No
 
 
 @given(RECORDS, RUNS)
+@example([(0, 5, 6), (0, 6, 5), (0, 7, 5)], [])
 def test_chains_are_what_climbing_step_by_step_finds(records: list[Record], runs: list[Run]) -> None:
     actual = chains(records, runs)
     keys = [*zip(actual.process.tolist(), actual.node_id.tolist(), strict=True)]

@@ -42,6 +42,7 @@ BROKEN_TEXTS = [
     f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 1, "Root": "", "Modules": ["a"], "Kernels": [["k", 1, [[0, 0]]]]}}',
     f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 1, "Root": "", "Modules": ["a..b"], "Kernels": []}}',
     f'{{"KernelMap": "{ID}", "Part": 1, "Parts": 1, "Modules": [], "Kernels": []}}',
+    '{"KernelMap": "0123", "Part": 1, "Parts": 1, "Root": "", "Modules": [], "Kernels": []}',
     f'{{"KernelMap": "{ID}"',
 ]
 TEXTS |= dict.fromkeys(BROKEN_TEXTS, Unreadable(BROKEN))
