@@ -135,42 +135,39 @@ def stopped_once() -> Iterator[None]:
 
     Only signals whose handler is Python code are guarded, and only in the main thread, where Python delivers them.
     """
-    handlers = _handlers()
 
     def first(number: int, frame: FrameType | None) -> None:
         _handle(handlers, lambda *_: None)
         handlers[number](number, frame)
         _handle(handlers, first)  # the handler did not raise: the block goes on
 
-    _handle(handlers, first)
-    try:
+    with _handled_by(first) as handlers:
         yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
 def stops_held() -> Iterator[None]:
     """Answers signals that stop at the end of the block: amid Popen they would leave an unknown process."""
-    handlers = _handlers()
     held: list[int] = []
-    _handle(handlers, lambda number, _: held.append(number))
-    try:
+    with _handled_by(lambda number, _: held.append(number)):
         yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
     for number in held:
         signal.raise_signal(number)
 
 
-def _handlers() -> dict[int, _Handler]:
-    """The handlers of signals that stop which are Python code; none outside the main thread."""
-    if threading.current_thread() is not threading.main_thread():
-        return {}
+@contextmanager
+def _handled_by(handler: _Handler) -> Iterator[dict[int, _Handler]]:
+    """Handles signals that stop and whose handlers are Python code, which these are; none outside the main thread."""
     current = {number: signal.getsignal(number) for number in _STOPPING}
-    return {number: handler for number, handler in current.items() if callable(handler)}
+    if threading.current_thread() is not threading.main_thread():
+        current = {}
+    handlers = {number: own for number, own in current.items() if callable(own)}
+    _handle(handlers, handler)
+    try:
+        yield handlers
+    finally:
+        for number, own in handlers.items():
+            signal.signal(number, own)
 
 
 def _handle(numbers: Iterable[int], handler: _Handler) -> None:
