@@ -202,6 +202,7 @@ def test_what_the_page_of_several_reports_draws_is_that_of_each_by_itself(severa
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(-1, 3), st.integers(-5, 5) | st.integers(-(2**62), 2**62)), max_size=20),
+        min_size=1,
         max_size=5,
     )
 )

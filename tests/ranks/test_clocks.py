@@ -76,11 +76,16 @@ def test_reports_that_began_later_or_whose_steps_are_alike_to_the_microsecond_st
     assert [clock.why for clock in clocks_of(simulated(job))] == why
 
 
-def test_ranks_that_never_meet_are_aligned_over_others() -> None:
-    run = simulated(Job(seed=3, ranks=8, steps=20, meets_all=False))
+@pytest.mark.parametrize("told", [False, True])
+def test_ranks_that_never_meet_are_aligned_over_others_and_streams_told_apart_never(*, told: bool) -> None:
+    run = simulated(Job(seed=3, ranks=8, steps=20, meets_all=False, told=told))
     clocks = clocks_of(run)
     assert {clock.reference for clock in clocks} == {0}
     assert certain(run, clocks) == 20 * (6 * 4 + 2)
+    apart = [
+        [lane._replace(communicator=(rank, lane.communicator)) for lane in own] for rank, own in enumerate(run.lanes)
+    ]
+    assert {clock.why for clock in aligned(apart)} == {NOT_CERTAIN}
 
 
 def test_a_drift_of_a_hundred_parts_in_a_million_is_followed() -> None:
@@ -126,16 +131,6 @@ def test_it_is_said_why_a_clock_stays_apart() -> None:
     few = [lane.of_rows(np.arange(3)) for lane in run.lanes[1]]
     clocks = aligned([run.lanes[0], few, [], run.lanes[3]])
     assert [clock.why for clock in clocks] == [None, FEW_COLLECTIVES, FEW_COLLECTIVES, None]
-
-
-def test_streams_of_communicators_that_are_told_apart_are_never_taken_for_one() -> None:
-    run = simulated(Job(seed=3, ranks=8, steps=20, meets_all=False, told=True))
-    clocks = clocks_of(run)
-    assert certain(run, clocks) == 20 * (6 * 4 + 2)
-    lanes = [
-        [lane._replace(communicator=(rank, lane.communicator)) for lane in own] for rank, own in enumerate(run.lanes)
-    ]
-    assert {clock.why for clock in aligned(lanes)} == {NOT_CERTAIN}
 
 
 @settings(max_examples=25, deadline=None)

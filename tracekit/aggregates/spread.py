@@ -15,10 +15,9 @@ _MOST_WAITING = 1 << 19
 class MergedCounts:
     """Rows with how often they occur, report by report; those of a single report stay as they are."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self) -> None:
         self._parts: list[list[Ints]] = []
-        self._width, self._reports = width, 0
-        self._counted, self._waiting = 0, 0
+        self._reports = self._counted = self._waiting = 0
 
     def add(self, *columns: Ints) -> None:
         """Adds the rows of a report."""
@@ -32,12 +31,10 @@ class MergedCounts:
     @property
     def is_one_report(self) -> bool:
         """Whether the rows are those of a single report, in its order; those of several are sorted."""
-        return self._reports <= 1
+        return self._reports == 1
 
     def columns(self) -> list[Ints]:
         """The columns, and how often each row occurs."""
-        if not self._reports:
-            return [np.empty(0, np.int64)] * (self._width + 1)
         return self._parts[0] if self.is_one_report else _merged_counts(self._parts)
 
 
@@ -81,7 +78,7 @@ class Values:
     """Values of groups, report by report; equal ones are counted (:class:`MergedCounts`)."""
 
     def __init__(self) -> None:
-        self._rows = MergedCounts(2)
+        self._rows = MergedCounts()
 
     def add(self, group: Rows, value: Ints) -> None:
         """Adds the values of a report; group -1 is ignored."""

@@ -87,7 +87,7 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     """
     user_peaks, user_dtype = stated(peaks), dtypes_stated(dtype)
     modules = hierarchy(dataset)
-    own, ran_on, runs, measured = Own(modules), _ModuleDevices(), MergedCounts(4), _Measured(modules)
+    own, ran_on, runs, measured = Own(modules), _ModuleDevices(), MergedCounts(), _Measured(modules)
     for calls in costs(dataset, user_dtype, modules):
         own.add(calls)
         ran_on.add(calls)

@@ -135,13 +135,11 @@ def _parts(dataset: Dataset, by: str) -> Iterator[tuple[Dataset, _Keys]]:
 
 
 def _hosts(dataset: Dataset) -> Iterator[tuple[Dataset, _Keys]]:
-    reports: dict[str | None, list[str]] = {}
-    for entry in dataset.manifest.get("reports", ()):
-        reports.setdefault(entry["source"].get(HOST), []).append(entry["name"])
-    if not reports:
-        yield dataset, {HOST: dataset.manifest["source"].get(HOST)}
-    for host in sorted(reports, key=lambda host: (host is None, host or "")):
-        yield dataset.of_reports(*reports[host]), {HOST: host}
+    hosts: dict[str | None, list[str]] = {}
+    for entry in dataset.entries:
+        hosts.setdefault(entry["source"].get(HOST), []).append(entry.get("name", ""))
+    for host in sorted(hosts, key=lambda host: (host is None, host or "")):
+        yield (dataset.of_reports(*hosts[host]) if dataset.reports else dataset), {HOST: host}
 
 
 def _ranks(part: Dataset) -> dict[int | None, list[int] | None]:
