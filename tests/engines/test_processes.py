@@ -38,9 +38,11 @@ def test_every_task_has_one_outcome_and_progress_comes_with_its_name(two: Proces
     assert sorted(told) == [("t0", 0.5), ("t0", 1.0), ("t1", 0.5), ("t1", 1.0)]
 
 
-def test_a_killed_process_loses_its_own_task_only_and_says_how_it_ended(two: Processes) -> None:
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_killed_process_loses_its_own_task_only_and_says_how_it_ended(most: int) -> None:
     these = tasks(partial(work.killed_if, 3), 8)
-    assert work.results(two, these) == {number: number for number in range(8)} | {3: "signal 9"}
+    with Processes(most) as engine:
+        assert work.results(engine, these) == {number: number for number in range(8)} | {3: "signal 9"}
 
 
 def test_what_a_task_raises_is_raised_here_whole(two: Processes) -> None:
