@@ -455,6 +455,12 @@ def test_a_change_that_makes_no_sense_is_refused(changes: dict[str, object], mes
         predict(parsed_program(tmp_path), Changes(**changes))
 
 
+def test_without_modules_everything_changes(parsed: Parse) -> None:
+    dataset = parsed("launch 1 0 100 #1\nkernel 1 200 1200 #1\nlaunch 1 100 1300 #2 cudaStreamSynchronize")
+    found = predict(dataset, Changes(scale=(("*", 0.5),), no_sync=("*",), no_launch_cost=("*",)))
+    assert found.step_after_ns < 0.6 * found.step_before_ns
+
+
 def test_a_run_without_a_gpu_has_no_steps_to_predict(parsed: Parse) -> None:
     with pytest.raises(UsageError, match="no work of a GPU"):
         predict(parsed("op 1 10 20 aten::addmm"), Changes())

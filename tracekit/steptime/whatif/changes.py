@@ -77,7 +77,7 @@ class Spans(NamedTuple):
 def matched(pattern: str, modules: Hierarchy) -> Flags:
     """Which modules a pattern names (or a UsageError if none), with all below them; the last one is for no module."""
     wanted = Pattern(pattern)
-    chosen = np.append(wanted.inside(modules.path), pattern == _EVERYTHING)
+    chosen = np.array([*wanted.inside(modules.path), pattern == _EVERYTHING])
     if not chosen.any():
         close = wanted.closest(modules.path)
         remedy = f"did you mean {close}?" if close else "tracekit show modules lists the paths; *.NAME is any of them"
