@@ -65,9 +65,7 @@ class Reference:
     called: Flags  # which of them have calls
     like: Rows  # a number for each, the same for those that differ by their places in lists alone
     place: Ints  # where each is in the outermost list that holds it, such as that of the layers; -1 outside of lists
-    ways: list[
-        list[Pattern]
-    ]  # what ran in it, the most frequent first: by steps, and by outermost calls if they differ
+    ways: list[list[Pattern]]  # what ran, the most frequent first: by steps, and by outermost calls if these differ
 
 
 def reference(given: Given) -> Reference:
