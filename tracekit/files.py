@@ -135,13 +135,14 @@ def stopped_once() -> Iterator[None]:
 
     Only signals whose handler is Python code are guarded, and only in the main thread, where Python delivers them.
     """
+    handlers = _handlers()
 
     def first(number: int, frame: FrameType | None) -> None:
         _handle(handlers, lambda *_: None)
         handlers[number](number, frame)
         _handle(handlers, first)  # the handler did not raise: the block goes on
 
-    with _handled_by(first) as handlers:
+    with _handled_by(first, handlers):
         yield
 
 
@@ -149,22 +150,26 @@ def stopped_once() -> Iterator[None]:
 def stops_held() -> Iterator[None]:
     """Answers signals that stop at the end of the block: amid Popen they would leave an unknown process."""
     held: list[int] = []
-    with _handled_by(lambda number, _: held.append(number)):
+    with _handled_by(lambda number, _: held.append(number), _handlers()):
         yield
     for number in held:
         signal.raise_signal(number)
 
 
-@contextmanager
-def _handled_by(handler: _Handler) -> Iterator[dict[int, _Handler]]:
-    """Handles signals that stop and whose handlers are Python code, which these are; none outside the main thread."""
-    current = {number: signal.getsignal(number) for number in _STOPPING}
+def _handlers() -> dict[int, _Handler]:
+    """The handlers of signals that stop, as far as these are Python code; none outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
-        current = {}
-    handlers = {number: own for number, own in current.items() if callable(own)}
+        return {}
+    current = {number: signal.getsignal(number) for number in _STOPPING}
+    return {number: handler for number, handler in current.items() if callable(handler)}
+
+
+@contextmanager
+def _handled_by(handler: _Handler, handlers: dict[int, _Handler]) -> Iterator[None]:
+    """Handles signals by one handler in place of theirs."""
     _handle(handlers, handler)
     try:
-        yield handlers
+        yield
     finally:
         for number, own in handlers.items():
             signal.signal(number, own)

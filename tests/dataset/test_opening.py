@@ -170,6 +170,13 @@ def test_a_column_of_another_type_and_a_number_that_means_nothing_are_refused(
     refusal(command("export", dataset.folder, "--format", "csv", "-o", dataset.folder.with_name("csv")), dataset.folder)
 
 
+def test_a_column_that_is_there_twice_is_damage(small: Dataset) -> None:
+    rows = pq.ParquetFile(file := small.folder / "kernels.parquet").read()
+    pq.write_table(rows.append_column("name", rows.column("name")), file)
+    with pytest.raises(tracekit.DatasetError, match=r"kernels\.parquet is damaged: it has name twice"):
+        tracekit.load(small.folder).table("kernels", ["name"])
+
+
 def test_ids_are_those_of_the_own_report_and_columns_to_come_are_let_be(tmp_path: Path) -> None:
     paths = [report(tmp_path / f"rank{at}.sqlite", LINES) for at in range(2)]
     dataset = tracekit.parse(paths, tmp_path / "ranks")

@@ -96,6 +96,13 @@ def test_a_column_of_another_kind_is_damage(folder: Path, suffix: str) -> None:
         tracekit.parse(folder)
 
 
+def test_a_column_that_is_there_twice_counts_as_missing(folder: Path, suffix: str) -> None:
+    table = read(folder / f"{NVTX}{suffix}", suffix)
+    write(table.append_column("start", table.column("start")), folder / f"{NVTX}{suffix}")
+    with pytest.raises(tracekit.ReportError, match="lacks start"):
+        tracekit.parse(folder)
+
+
 def test_a_dataset_is_not_taken_for_a_report(folder: Path) -> None:
     tracekit.parse(folder)
     with pytest.raises(tracekit.ReportError, match="is a dataset, not a report; to look at it: tracekit show tree"):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -138,6 +139,8 @@ _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BOUNDARY = re.compile(rb"\}\s*,(?=\s*\{)")
 #: How far from the end of a piece its boundary is looked for, and how many are tried.
 _TAILS, _TRIES = (1 << 14, 1 << 18, MOST_BYTES), 4
+#: How many lists of this name are looked at for the events, for one may be part of something else.
+_NAMESAKES = 16
 
 _DECODE_EVENTS = msgspec.json.Decoder(list[Event]).decode
 _DECODE_EVENT = msgspec.json.Decoder(Event).decode
@@ -222,7 +225,7 @@ class Trace:
         if text.startswith(b"["):
             return text[1:], b"["
         while True:
-            for match in _EVENTS.finditer(text):  # a list of this name may be part of something else
+            for match in islice(_EVENTS.finditer(text), _NAMESAKES):
                 if (header := _header(text[: match.end()] + b"]}")) is not None:
                     self.metadata, self.header = msgspec.convert(header, Metadata), header
                     return text[match.end() :], b'{"last_events":['

@@ -6,6 +6,7 @@ what is too large for its column becomes null.
 """
 
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -46,7 +47,7 @@ class _ParquetFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         with pq.ParquetFile(path) as file:
-            self.columns = frozenset(file.schema_arrow.names)
+            self.columns = _once(file.schema_arrow.names)
 
     def groups(self) -> list[int]:
         """The number of rows of each part of the file that can be read separately."""
@@ -64,7 +65,7 @@ class _ArrowFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         with pa.memory_map(str(path)) as file:
-            self.columns = frozenset(_batches(file).schema.names)
+            self.columns = _once(_batches(file).schema.names)
 
     def groups(self) -> list[int]:
         with pa.memory_map(str(self._path)) as file:
@@ -88,6 +89,11 @@ def _batches(file: pa.MemoryMappedFile) -> pa.RecordBatchStreamReader:
         raise pa.ArrowInvalid("its end is missing")
     file.seek(0)
     return pa.ipc.open_stream(file)
+
+
+def _once(names: list[str]) -> frozenset[str]:
+    """The names that stand for one column; of others it is not known which is meant."""
+    return frozenset(name for name, number in Counter(names).items() if number == 1)
 
 
 class FolderTables:

@@ -91,7 +91,10 @@ class TableSpec:
         if stored.equals(self._schema):
             return None
         for column in self.columns:
-            for field_ in (stored.field(at) for at in stored.get_all_field_indices(column.name)):
+            places = stored.get_all_field_indices(column.name)
+            if len(places) > 1:
+                return f"it has {column.name} twice"
+            for field_ in map(stored.field, places):
                 if field_.type != column.type or field_.nullable > column.nullable:
                     found = Column(field_.name, field_.type, "", field_.nullable)
                     return f"{found.name} is {found.type_name}, not {column.type_name}"

@@ -125,6 +125,7 @@ BROKEN: dict[str, tuple[Callable[[], bytes], str]] = {
     "other JSON": (lambda: b'{"a": [1, 2, {"b": 3}]}', "is JSON without a list traceEvents"),
     "events of a browser": (lambda: b'{"traceEvents": [{"ph": "X", "cat": "v8", "ts": 1}]}', "holds no events"),
     "no JSON": (lambda: b"{hello}", "is not valid JSON"),
+    "lists of that name without end": (lambda: b'{"a": [%s' % (b'"traceEvents":[' * 100_000), "is not valid JSON"),
     "deep": (lambda: DEEP, "nested too deeply"),
     "huge numbers": (lambda: b'[{"ph": "X", "cat": "cpu_op", "ts": 1%s, "dur": 1}]' % (b"0" * 9000), "JSON"),
     "events twice": (lambda: WHOLE[:-1] + b', "traceEvents": []}', "has traceEvents twice"),
