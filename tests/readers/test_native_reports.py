@@ -9,6 +9,7 @@ import pytest
 import tracekit
 from tests.command import command
 from tests.needs import TRACES
+from tests.pipeline.test_several_runs import check_ended
 from tests.readers.files import LINES, lacks, rows, state
 from tests.readers.folders import as_folder
 from tests.trace_lines import report
@@ -176,3 +177,11 @@ def test_a_real_report_gives_what_its_sqlite_export_gives(tmp_path: Path) -> Non
     assert outcome.code == 0, outcome.err
     export = native.with_name("emit_nvtx_training_v2022.2.export_v2023.4.4.sqlite")
     assert rows(tracekit.load(tmp_path / "native.tracekit")) == rows(tracekit.parse(export, tmp_path / "file.tracekit"))
+
+
+def test_a_stop_ends_nsys_and_what_it_started_and_leaves_no_folder(machine: Machine) -> None:
+    machine.install(does='sleep 1000 & mkdir "$5"; echo $! $$ > {here}/pids; kill -INT $PPID; wait')
+    with pytest.raises(KeyboardInterrupt):
+        tracekit.parse(machine.report)
+    assert list(machine.temporary.iterdir()) == []
+    check_ended({int(pid) for pid in (machine.here / "pids").read_text().split()})

@@ -318,23 +318,25 @@ def _run(
 ) -> tuple[int, str]:
     """Runs one of NVIDIA's programs; returns its exit code and the end of its output."""
     environment = os.environ | ({"LD_LIBRARY_PATH": str(libraries)} if libraries else {})
+    running: subprocess.Popen[bytes] | None = None
     try:
-        running = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            cwd=place,
-            env=environment,
-            start_new_session=True,  # so that all of it can be stopped
-        )
-    except OSError as error:
-        return 1, f"{command[0]} cannot be run ({error.strerror})"
-    try:
+        with stops_held():
+            try:
+                running = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    cwd=place,
+                    env=environment,
+                    start_new_session=True,  # so that all of it can be stopped
+                )
+            except OSError as error:
+                return 1, f"{command[0]} cannot be run ({error.strerror})"
         output = _output(running, progress)
         return running.wait(), output
     finally:
-        if running.returncode is None:
+        if running is not None and running.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
             running.wait()
