@@ -182,12 +182,12 @@ def test_of_the_paths_that_markers_record_another_than_the_module_s_own_counts(t
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_siblings_stand_as_they_do_in_the_reports_whatever_the_order_of_these(tmp_path, order) -> None:
     """Stages of a pipeline: what no report has both of stands by number, and by name."""
-    stages = (["embed", "layers.0", "layers.1"], ["layers.2", "layers.10"], ["layers.11", "norm", "head"])
+    stages = (["embed", "layers.0", "layers.1"], ["layers.2", "layers.10"], ["layers.11", "norm~7", "head"])
     lines = [[f"range 1 {10 * at} {10 * at + 5} {{'Module': 'm.{name}'}}" for at, name in enumerate(s)] for s in stages]
     paths = reports(tmp_path, *map("\n".join, lines))
     dataset = joined_here([paths[at] for at in order], tmp_path / "run")
     layers = [f"layers.{at}" for at in (0, 1, 2, 10, 11)]
-    paths = ["m", *(f"m.{name}" for name in ("embed", "layers", *layers, "norm", "head"))]
+    paths = ["m", *(f"m.{name}" for name in ("embed", "layers", *layers, "norm~7", "head"))]
     assert dataset.table("modules").column("path").to_pylist() == paths
 
 
