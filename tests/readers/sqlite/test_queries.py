@@ -21,7 +21,7 @@ WAYS = {
     "a primary key": "CREATE TABLE t (a INTEGER PRIMARY KEY, b, c)",
     "no rowid": "CREATE TABLE t (a INTEGER PRIMARY KEY, b, c) WITHOUT ROWID",
     "a column called rowid": "CREATE TABLE t (a, b, c, rowid)",
-    "a computed column": "CREATE TABLE t (a, b, c, d AS (a + 1))",
+    "a computed column": "CREATE TABLE t (d AS (a + 1), a, b, c)",
     "an index over all columns": "CREATE TABLE t (a, b, c); CREATE INDEX i ON t (c, b, a)",
     "a log": "PRAGMA journal_mode=WAL; CREATE TABLE t (a, b, c)",
 }
@@ -68,6 +68,11 @@ def test_bytes_are_the_same_from_pages_and_from_queries(tmp_path: Path, way: str
         table = read(path, types)
         assert table.column("b").type == ENCODED_BLOB
         assert table.column("b").to_pylist() == blobs
+
+
+def test_computed_columns_do_not_lie_in_the_rows(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.sqlite", WAYS["a computed column"], [(1, 2, 3)])
+    assert read(path, {"a": pa.int64()}).column("a").to_pylist() == [1]
 
 
 def test_numbers_too_large_become_null(tmp_path: Path) -> None:
