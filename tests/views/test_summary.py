@@ -158,3 +158,5 @@ def test_led_by_names_the_ends_of_paths_and_fewer_modules_where_more_would_be_cu
     assert budget_view._names([("top.model.layers.*", 0.6)], 17) == "…layers.* 60%"
     assert budget_view._names([("top.model.layers.*", 0.6)], 13) == "top.model.layers.* 60%"
     assert len(budget_view._names(leading, 20)) <= 20
+    in_range = "FSDP::forward (blocks.4…19).aten::to.aten::copy_"
+    assert budget_view._names([(in_range, 0.4)], 36) == "…aten::to.aten::copy_ 40%"

@@ -131,8 +131,9 @@ def _names(leading: list[tuple[str, float]], width: int) -> str:
 
 
 def _shorter(pattern: str, cells: int) -> str:
-    """The end of a pattern in so many cells, from one of its parts on that is a name, if one fits."""
+    """The end of a pattern in so many cells, from one of its parts on that is a whole name, if one fits."""
     parts = pattern.split(".")
     ends = (".".join(parts[at:]) for at in range(1, len(parts)) if not parts[at].startswith("*"))
-    fitting = (f"{CUT}{end}" for end in ends if cell_len(end) < cells)
+    # Names of ranges may hold dots, as in "FSDP::forward (blocks.4)".
+    fitting = (f"{CUT}{end}" for end in ends if cell_len(end) < cells and end.count("(") == end.count(")"))
     return pattern if cell_len(pattern) <= cells else next(fitting, pattern)
