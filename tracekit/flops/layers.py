@@ -13,7 +13,7 @@ class Call(NamedTuple):
     Attributes:
         class_name: Class of the module, or None.
         params: Shapes of its own parameters by name.
-        settings: Other arguments that the module was built with, under the names of torch.
+        settings: Other arguments that the module was built with, under the names in vLLM's markers.
         inputs: Shapes of positional tensors, or None.
         outputs: Shapes of results, or None.
         kwargs: Shapes of keyword tensors by name.
