@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from torch import fx, nn
 
 from tests.capture.compile.models import compiled, traced
-from tracekit.capture.compile.layouts import laid_out
+from tracekit.capture.compile.compiler import laid_out
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 SDPA = "aten::scaled_dot_product_attention"

@@ -11,9 +11,8 @@ from typing import Any, cast
 import torch
 from torch import fx
 
-from tracekit.capture.compile.compiler import Compiler, counters, real_forward
+from tracekit.capture.compile.compiler import Compiler, counters, laid_out, real_forward
 from tracekit.capture.compile.cudagraph import Graphs, graphs_for
-from tracekit.capture.compile.layouts import laid_out
 from tracekit.capture.compile.piece import BoundGraph, Codes, GraphCapturePlan, Piece, StaticInputs
 from tracekit.capture.compile.sizes import CodeSize, GraphFacts, equate_sizes, facts_of, inputs_of, written_inputs
 from tracekit.capture.compile.split import Part, Split, split, write_split
