@@ -279,6 +279,27 @@ def test_threads_trace_once_and_get_their_own_results() -> None:
     assert (len(done), len(graphs)) == (80, 1)
 
 
+class Adding(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.total: torch.Tensor | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total = x.sum() if self.total is None else self.total + x.sum()
+        return self.total * 1
+
+
+def test_a_model_that_sets_what_was_none_is_refused_without_guards() -> None:
+    model = nn.Sequential(nn.Identity(), Adding())
+    run = compile_model(model, EAGER, guards=False)
+    for _ in range(2):
+        with pytest.raises(CaptureError, match=r"Sequential sets 1\.total in its forward"):
+            run(X)
+        assert model[1].total is None
+    model[1].total = torch.zeros(())
+    torch.testing.assert_close([run(X) for _ in range(3)], [X.sum() * number for number in (1, 2, 3)])
+
+
 def test_a_compiled_model_is_refused() -> None:
     for made in (compile_model(Block(), EAGER, guards=False), torch.compile(Block())):
         with pytest.raises(UsageError, match="is already compiled"):

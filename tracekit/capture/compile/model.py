@@ -137,6 +137,7 @@ class _Unguarded:
 
     def _first_run(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         codes: list[types.CodeType] = []
+        absent = _absent(self._model)
         hook = register_bytecode_hook(lambda code, new: codes.append(new) if code is self._function.__code__ else None)
         try:
             with self._sizes.marked(args, kwargs), shape_settings.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
@@ -151,6 +152,15 @@ class _Unguarded:
             raise CaptureError(f"{name} cannot be compiled without guards: {_first_line(error)}") from error
         finally:
             hook.remove()
+        if came := sorted(absent - _absent(self._model)):
+            remove_from_cache(self._function.__code__)
+            for path, name in came:
+                setattr(self._model.get_submodule(path), name, None)
+            names = ", ".join(f"{path}.{name}".removeprefix(".") for path, name in came)
+            raise CaptureError(
+                f"{type(self._model).__name__} sets {names} in its forward, which stays None to code without guards; "
+                "set it before the first call, or compile it with guards"
+            )
         without_dynamo = types.MethodType(_calling_model(codes[-1]), self._model)
         self._run = self._checked if self._config.debug else without_dynamo
         return result
@@ -164,6 +174,14 @@ class _Unguarded:
                     raise
                 reason = _first_line(error).rpartition("guard failure(s): ")[2]
                 raise CaptureError(f"code without guards is wrong for this call: {reason}") from error
+
+
+def _absent(model: nn.Module) -> set[tuple[str, str]]:
+    """Attributes of modules that are None, by path and name."""
+    modules = model.named_modules()
+    return {
+        (path, name) for path, one in modules for name, value in {**vars(one), **one._buffers}.items() if value is None
+    }
 
 
 def _call_model(self: nn.Module, *args: object, **kwargs: object) -> object:
