@@ -17,7 +17,7 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
     memset  1   30  50  #7 1024
     graph   1   30  50  #8 exec 2 of 1        a graph traced as a whole: instance 2 of graph 1
     node!9  1   30  30  4                     records that node 9 of a graph was made, as a copy of node 4 if that is
-    said made    1   30  30  exec 2 of 1           records that graph 1 was instantiated; ``graph 1``; ``clone 3 of 1``
+    made    1   30  30  exec 2 of 1           records that graph 1 was instantiated; ``graph 1``; ``clone 3 of 1``
     domain  1    0   -  2 NCCL                names domain 2 of the process; ``range@2`` is in it
     op      1   10  20  aten::addmm           an operator that ran on the CPU
     said    1   10  10  CUDA injection …      what the profiler said of itself and the process

@@ -61,6 +61,8 @@ def told(folder: Path, marked: str, bare: str, layers: int = 4) -> str:
         (GATED, "n:norm gate:small act:silu up:small up:split m:mul down:small down:split r:add",
          "n gate act up up m down down r"),
         (PARTS, "n:norm q:small k:gemm k:split v:gemm a:silu out:gemm r:add", "n q k - v a out r"),
+        # Which of several products is new, names do not show.
+        (GATED, "n:norm gate:gemm act:silu -:small up:gemm m:mul down:gemm r:add", "n gate act - - m down r"),
         # A product of other tuning next to a missing kernel may be a fusion of both.
         (GATED, "n:norm gate:gemm act:silu up:gemm m:mul down:small", "n gate act up m -"),
     ],

@@ -77,7 +77,7 @@ def _keep_apart_code_with_maps() -> None:
     try:
         caching: Any = importlib.import_module("vllm.compilation.caching")
         factors = getattr(caching, _FACTORS)
-    except (ImportError, AttributeError):
+    except Exception:  # noqa: BLE001 - whatever a release that is not known raises, the engine must run
         _LOG.warning(
             "the compile cache of this release of vLLM is not known; models that it compiled before have no kernel "
             "maps: start it with VLLM_DISABLE_COMPILE_CACHE=1"

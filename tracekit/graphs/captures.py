@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.arrays.groups import agreed, counts, grouped, maxima
+from tracekit.arrays.groups import agreed, counts, distinct, grouped, maxima
 from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs import api_calls
@@ -93,12 +93,8 @@ def _nodes_of_work(recording: Recording, unnumbered: Rows | None) -> tuple[Rows,
         return np.empty(0, np.int32), np.empty(0, np.int64), of_work
     encoded = pc.dictionary_encode(pa.array(node[rows]))
     ids = np.asarray(encoded.dictionary, dtype=np.int64)
-    code = process[rows] * np.int64(ids.size) + np.asarray(encoded.indices)
-    present = np.zeros(recording.threads.process_pid.size * ids.size, dtype=bool)
-    present[code] = True
-    distinct = np.flatnonzero(present)
-    of_work[rows] = (np.cumsum(present) - 1)[code]
-    return (distinct // ids.size).astype(np.int32), ids[distinct % ids.size], of_work
+    code, of_work[rows] = distinct(process[rows] * np.int64(ids.size) + np.asarray(encoded.indices))
+    return (code // ids.size).astype(np.int32), ids[code % ids.size], of_work
 
 
 def _roots(number: int, clone: Rows, above: Rows) -> Rows:

@@ -24,10 +24,9 @@ from tracekit.errors import ReportError
 from tracekit.markers.base import HIERARCHIES, CompiledGraphMarker, KernelMapMarker
 from tracekit.pipeline.stages import ParseOptions, described, needed_bytes, sqlite_bytes, traced, without_collector
 from tracekit.progress import Progress, no_progress, of_all
-from tracekit.readers.base import Stored
 from tracekit.readers.nsight.dealing import Dealt, DealtFile, DealtTables, deal, has_several_processes, readings
 from tracekit.readers.nsight.losses import HeldEvents
-from tracekit.readers.nsight.report import recording_of
+from tracekit.readers.nsight.report import Stored, recording_of
 from tracekit.recording.provenance import Source
 from tracekit.storage.local_copies import temp_dir
 

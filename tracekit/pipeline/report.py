@@ -5,7 +5,8 @@ from pathlib import Path
 
 from tracekit.pipeline.stages import ParseOptions, sqlite_bytes, tables_of
 from tracekit.progress import Progress
-from tracekit.readers.base import Reader, StoredReader
+from tracekit.readers.base import Reader
+from tracekit.readers.nsight.report import StoredReader
 
 #: A smaller report, as SQLite, is read as a whole: starting processes would take longer.
 LEAST_BYTES = 96 << 20

@@ -2,16 +2,12 @@
 
 import hashlib
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from tracekit.progress import Progress, no_progress
-from tracekit.readers.nsight.report import recording_of, tables_at
 from tracekit.readers.table_folder import table_files
-from tracekit.recording.provenance import MissingData, Source
+from tracekit.recording.provenance import Source
 from tracekit.recording.tables import Recording
 from tracekit.storage.local_copies import local_copy
 from tracekit.storage.locations import Location
@@ -32,30 +28,6 @@ class Reader(Protocol):
         Raises:
             ReportError: If it is damaged or lacks something essential.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """A report of Nsight Systems whose tables can be read by several processes."""
-
-    tables: Path  # a SQLite file, or a folder of tables
-    source: Callable[[], Source]  # computes what is known of the report's file
-    missing: tuple[MissingData, ...] = ()  # what its tables lack, in addition to what they show themselves
-    exporter: str | None = None  # version of the program that wrote the report, if its tables name another
-
-    def recording(self, progress: Progress) -> Recording:
-        """What they hold."""
-        found = recording_of(tables_at(self.tables), self.source, progress)
-        source = replace(found.source, exporter=self.exporter or found.source.exporter)
-        return replace(found, source=source, missing=(*found.missing, *self.missing))
-
-
-@runtime_checkable
-class StoredReader(Reader, Protocol):
-    """A reader whose reports are large tables, of which several processes can read pieces."""
-
-    def stored(self, path: Path, progress: Progress, /) -> AbstractContextManager[Stored]:
-        """Where the tables of a report are while the block runs."""
 
 
 def source_of(path: Path, format_: str) -> Source:

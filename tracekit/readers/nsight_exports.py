@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from tracekit.progress import Progress
-from tracekit.readers.base import Stored, source_of
-from tracekit.readers.nsight.report import of_nsight
+from tracekit.readers.base import source_of
+from tracekit.readers.nsight.report import Stored, of_nsight
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
 from tracekit.readers.table_folder import table_files
 from tracekit.recording.tables import Recording

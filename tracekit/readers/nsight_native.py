@@ -17,7 +17,8 @@ from tracekit.files import reason_of
 from tracekit.nsight import nsys
 from tracekit.nsight.nsys import RAW_MAGIC, REPORT_END, REPORT_MAGIC, ExportFailed, Nsys, exported, is_raw
 from tracekit.progress import Progress
-from tracekit.readers.base import Stored, source_of
+from tracekit.readers.base import source_of
+from tracekit.readers.nsight.report import Stored
 from tracekit.recording.provenance import MissingData
 from tracekit.recording.tables import Recording
 from tracekit.storage.local_copies import temp_dir

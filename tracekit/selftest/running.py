@@ -182,15 +182,9 @@ def _lines(program: Program, folder: Path, machine: Machine) -> Iterator[Sequenc
         yield program.module
     if program.arguments:
         engine = program.engine or machine.engine if machine.nsys_problem is None else "torch"
-        steps = ("--warmup", str(len(program.warmup)), "--steps", str(len(program.steps)))
-        options = (
-            "--force",
-            "--engine",
-            engine,
-            "-o",
-            str(folder / REPORT),
-            *(steps if ":" in program.arguments[0] else ()),
-        )
+        of_function = ":" in program.arguments[0]
+        steps = ("--warmup", str(len(program.warmup)), "--steps", str(len(program.steps))) if of_function else ()
+        options = ("--force", "--engine", engine, "-o", str(folder / REPORT), *steps)
         yield "tracekit", "capture", *options, *program.arguments
 
 

@@ -61,8 +61,6 @@ class Reference:
     sha256: str  # digest of the dataset's manifest, which lists the digests of all its tables
     reports: dict[str, str]  # digests of the reports in it, by their names
     modules: pa.Table  # the table ``modules``
-    parent: Rows  # the one around each, or -1
-    called: Flags  # which of them have calls
     like: Rows  # a number for each, the same for those that differ by their places in lists alone
     place: Ints  # where each is in the outermost list that holds it, such as that of the layers; -1 outside of lists
     ways: list[list[Pattern]]  # what ran, the most frequent first: by steps, and by outermost calls if these differ
@@ -79,9 +77,7 @@ def reference(given: Given) -> Reference:
     entries = dataset.entries
     if any(entry["hierarchy"]["by"] != MODULES for entry in entries):
         raise UsageError(f"{given} is no dataset of a marked run: its rows are not modules")
-    modules, calls = dataset.table("modules"), dataset.rows(Calls, ["call_id", "parent_call_id", "module_id"])
-    called = np.zeros(modules.num_rows, dtype=bool)
-    called[calls.module_id] = True
+    modules, calls = dataset.table("modules"), dataset.rows(Calls, ["call_id", "parent_call_id"])
     around = calls.call_id, _outermost(calls)
     paths: list[str] = modules.column("path").to_pylist()
     unknowable = _data_dependent(dataset, paths)
@@ -92,8 +88,6 @@ def reference(given: Given) -> Reference:
         sha256=hashlib.sha256(text_of(dataset.folder / MANIFEST).encode()).hexdigest(),
         reports={entry["source"]["name"]: entry["source"]["sha256"] for entry in entries},
         modules=modules,
-        parent=integers(modules, "parent_id"),
-        called=called,
         like=np.unique([".".join(_starred(path.split("."))) for path in paths], return_inverse=True)[1],
         place=place,
         ways=_ways([_Part(part, around, unknowable) for part in dataset.by_report()], place, root),

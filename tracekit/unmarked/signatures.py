@@ -90,11 +90,9 @@ def signatures_of(kind: Ints, name: Rows, copy_kind: Rows, sizes: Sequence[Ints]
 
 
 def _without_noise(name: str, group: int) -> str:
-    return (
-        _PRODUCT
-        if group == PRODUCT and not _FUSED.search(name)
-        else _NUMBER_OF_INDUCTOR.sub(r"\1", _NOISE.sub("", name))
-    )
+    if group == PRODUCT and not _FUSED.search(name):
+        return _PRODUCT
+    return _NUMBER_OF_INDUCTOR.sub(r"\1", _NOISE.sub("", name))
 
 
 def mixed(digest: Ints, values: Ints | int) -> Ints:

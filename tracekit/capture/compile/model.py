@@ -137,7 +137,7 @@ class _Unguarded:
 
     def _first_run(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         codes: list[types.CodeType] = []
-        absent = _absent(self._model)
+        absent = [key for key, value in _values(self._model).items() if value is None]
         hook = register_bytecode_hook(lambda code, new: codes.append(new) if code is self._function.__code__ else None)
         try:
             with self._sizes.marked(args, kwargs), shape_settings.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
@@ -152,7 +152,8 @@ class _Unguarded:
             raise CaptureError(f"{name} cannot be compiled without guards: {_first_line(error)}") from error
         finally:
             hook.remove()
-        if came := sorted(absent - _absent(self._model)):
+        after = _values(self._model)
+        if came := sorted(key for key in absent if isinstance(after.get(key), torch.Tensor)):
             remove_from_cache(self._function.__code__)
             for path, name in came:
                 setattr(self._model.get_submodule(path), name, None)
@@ -176,12 +177,10 @@ class _Unguarded:
                 raise CaptureError(f"code without guards is wrong for this call: {reason}") from error
 
 
-def _absent(model: nn.Module) -> set[tuple[str, str]]:
-    """Attributes of modules that are None, by path and name."""
+def _values(model: nn.Module) -> dict[tuple[str, str], object]:
+    """The attributes of modules, buffers among them, by path and name."""
     modules = model.named_modules()
-    return {
-        (path, name) for path, one in modules for name, value in {**vars(one), **one._buffers}.items() if value is None
-    }
+    return {(path, name): value for path, one in modules for name, value in {**vars(one), **one._buffers}.items()}
 
 
 def _call_model(self: nn.Module, *args: object, **kwargs: object) -> object:

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ from tracekit.causes import FUSED_PATH_OFF, LOST_BY_RECORDER, REPORT
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
 from tracekit.progress import Progress
+from tracekit.readers.base import Reader
 from tracekit.readers.nsight import gpu_metrics, losses, nvtx, threads, waiting, work
 from tracekit.readers.nsight.threads import GlobalIds
 from tracekit.readers.ranks import ranks
@@ -21,7 +24,7 @@ from tracekit.readers.source import Request, TableSource, check_columns, named_r
 from tracekit.readers.sqlite.file import DAMAGED, SqliteFile
 from tracekit.readers.table_folder import FolderTables
 from tracekit.recording import provenance
-from tracekit.recording.provenance import Gpu, LossCounters, Source, compute_capability, executable, figure
+from tracekit.recording.provenance import Gpu, LossCounters, MissingData, Source, compute_capability, executable, figure
 from tracekit.recording.tables import Operators, Recording, Threads
 
 #: A report with one of these was written by Nsight Systems, whatever it recorded.
@@ -63,6 +66,30 @@ def recording_of(tables: TableSource, report: Callable[[], Source], progress: Pr
             raise ReportError(tables.path, str(damage), DAMAGED) from None
         progress("decoding", 1.0)
         return recording
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A report of Nsight Systems whose tables can be read by several processes."""
+
+    tables: Path  # a SQLite file, or a folder of tables
+    source: Callable[[], Source]  # computes what is known of the report's file
+    missing: tuple[MissingData, ...] = ()  # what its tables lack, in addition to what they show themselves
+    exporter: str | None = None  # version of the program that wrote the report, if its tables name another
+
+    def recording(self, progress: Progress) -> Recording:
+        """What they hold."""
+        found = recording_of(tables_at(self.tables), self.source, progress)
+        source = replace(found.source, exporter=self.exporter or found.source.exporter)
+        return replace(found, source=source, missing=(*found.missing, *self.missing))
+
+
+@runtime_checkable
+class StoredReader(Reader, Protocol):
+    """A reader whose reports are large tables, of which several processes can read pieces."""
+
+    def stored(self, path: Path, progress: Progress, /) -> AbstractContextManager[Stored]:
+        """Where the tables of a report are while the block runs."""
 
 
 def requests_of_report() -> dict[str, Request]:

@@ -56,7 +56,7 @@ class SqliteFile:
         """Reads which tables the file has.
 
         Raises:
-            ReportError: If SQLite cannot read it, or it holds half of a change.
+            ReportError: If SQLite cannot read it, it holds half of a change, or changes are still next to it.
         """
         self.path, self._place = path, path.resolve()  # SQLite looks for journals where a link leads to
         self._check_journals()
