@@ -11,6 +11,7 @@ import tracekit
 from tests.capture.models import tree
 from tests.capture.places import Place
 from tracekit.capture import MemoryEmitter, layer_markers
+from tracekit.capture.layers import inventory
 
 pytestmark = pytest.mark.torch
 FUSED = "aten::_transformer_encoder_layer_fwd"
@@ -94,6 +95,14 @@ for _ in range(3): net(x, y), nn.CrossEntropyLoss()(torch.zeros(2, 2), y)
         {"Net": 3, "Net.head": 3, "CrossEntropyLoss": 3},
     ),
 }
+
+
+def test_a_part_of_two_models_is_counted_once() -> None:
+    part, to = nn.Linear(4, 4), MemoryEmitter()
+    one, other = nn.Sequential(part), nn.Sequential(part)
+    with layer_markers(one, "one", emitter=to) as first, layer_markers(other, "other", emitter=to) as second:
+        one(torch.zeros(1, 4)), other(torch.zeros(1, 4))
+    assert inventory([first, second]) == {"marked": 3}
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

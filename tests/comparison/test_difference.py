@@ -176,6 +176,13 @@ def test_planted_slow_downs_are_found_in_noise_and_nothing_else_is(tmp_path: Pat
     assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 x [[8, 4096]]" in text
 
 
+def test_layers_that_changed_alike_share_a_line(tmp_path: Path) -> None:
+    before = served(tmp_path / "a.sqlite", Noisy(1))
+    slow = served(tmp_path / "c.sqlite", Noisy(1, "o_proj_kernel", 2))
+    text = " ".join(printed(view.as_text(compare(before, slow, Options()), 1, 80), 200).split())
+    assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 x [[8, 4096]]" in text
+
+
 def test_changed_layers_are_numbered_and_what_grew_names_the_child_that_did_it() -> None:
     paths = [f"net.layers.{at}.mlp" for at in (2, 10, 3)]
     figures = dict.fromkeys(("before_ns", "after_ns", "before_kernels", "after_kernels"), 1.0)

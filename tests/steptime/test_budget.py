@@ -25,6 +25,7 @@ from tests.simulator.ranks import Job, reports, simulated
 from tests.trace_lines import report
 from tracekit.answers import budget, stragglers
 from tracekit.dataset.opening import Dataset
+from tracekit.errors import UsageError
 from tracekit.steptime import budget as step_budget
 from tracekit.steptime.whatif import Changes, predict
 
@@ -111,6 +112,22 @@ def test_a_device_waits_for_what_the_thread_does_that_launches_the_next_work(che
         0        host_blocked  top.a  5    0.0125  400
         0        latency       top.a  5    0.0125  400
         0        compilation   top    3    0.0075  400
+    """)
+
+
+def test_one_step_alone_is_the_whole_step(check: Check) -> None:
+    check("""
+        range    1  0         90000000 ProfilerStep#3
+        launch   1  89990000  89995000 #1
+        kernel   1  91000000  96000000 #1
+        range    1  97000000  99000000 {'Module': 'top'}
+        kernel   1  97000000  98000000 #- after
+        =>
+        step_id  kind       ns        window_ns
+        0        host_code  89990000  96000000
+        0        compute    5000000   96000000
+        0        latency    1005000   96000000
+        0        launch     5000      96000000
     """)
 
 
@@ -201,6 +218,22 @@ RANKS = "".join(
 )
 
 
+def test_collectives_count_where_nothing_computes(check: Check) -> None:
+    check("""
+        launch    1   0   1 #1
+        kernel+7  1   2  20 #1 ncclDevKernel_AllReduce
+        launch    1   1   2 #2
+        kernel+8  1   5  10 #2 gemm
+        launch    1   3   4 #3
+        memcpy+9  1   2  30 #3 8
+        =>
+        kind           ns
+        communication  13
+        copy           10
+        compute        5
+    """)
+
+
 def test_a_collective_waits_until_its_last_rank_has_begun_also_where_a_rank_is_seen_by_itself(parsed: Parse) -> None:
     dataset = parsed(RANKS)
     rows = budget.frame(dataset)
@@ -222,6 +255,16 @@ def test_ranks_of_several_reports_wait_for_each_other(tmp_path: Path) -> None:
     for name in dataset.reports:
         alone = budget.frame(dataset.of_reports(name))
         assert alone.ns.tolist() == together[together.report == name].ns.tolist()
+
+
+def test_a_budget_is_of_whole_devices(parsed: Parse) -> None:
+    dataset = parsed("""
+        range  1 0 9 {'Module': 'top'}
+        launch 1 1 2 #1
+        kernel 1 3 4 #1
+    """)
+    with pytest.raises(UsageError, match="a budget is of whole devices"):
+        budget.frame(dataset.subtree("top"))
 
 
 class Call(NamedTuple):

@@ -139,6 +139,13 @@ def test_one_trace_serves_all_sizes_also_none_and_one(config: CompileConfig, siz
             torch.testing.assert_close(run(x), model(x))
 
 
+def test_with_guards_one_graph_serves_all_sizes_from_two_on() -> None:
+    run, graphs = compiled(Block().eval(), guards=True)
+    for size in (3, 7, 2):
+        run(torch.randn(size, 4))
+    assert len(graphs) == 1
+
+
 def test_a_first_call_of_one_row_runs_once() -> None:
     model = Counting()
     run, graphs = compiled(model)
@@ -163,6 +170,12 @@ def test_calls_without_guards_do_not_go_through_dynamo(forgotten: bool) -> None:
         torch._dynamo.reset()
     with torch.compiler.set_stance("force_eager"):
         assert run(torch.ones(3)).unique().item() == 2
+
+
+@pytest.mark.parametrize("mode", ["stock", "none"])
+def test_stock_and_none_are_plain_torch_compile_and_no_compiling(mode: str) -> None:
+    run = compile_model(Doubling(), CompileConfig(mode=mode))
+    assert [run(torch.ones(n)).unique().item() for n in (4, 3)] == [2, 100]
 
 
 @BOTH
