@@ -191,3 +191,10 @@ def test_the_coverage_of_two_parts_has_shares_of_time_or_of_counts_and_counts_on
     found = total_coverage([*rows, *rows], wholes, counted_once=f"{REPORT}{LOSSES}")
     values = [(row["count"], row["time_ns"], row["share"]) for row in found]
     assert values == [(6, 120, 1.0), (6, 120, 1.0), (6, 120, 0.5), (6, 0, 0.25), (3, 0, 0.5)]
+
+
+def test_losses_of_several_reports_are_shares_of_the_rows_of_all(tmp_path: Path) -> None:
+    lost = "launch 1 0 10 #1\nkernel 1 20 30 #1\nlaunch 1 50 40 #2"
+    paths = [report(tmp_path / f"{at}.sqlite", f"{lost}\n{'launch 1 12 14 #3' * at}") for at in range(2)]
+    coverage = joined_here(paths, tmp_path / "both").manifest["coverage"]
+    assert [(row["count"], row["share"]) for row in coverage if row["what"] == f"launches{LOSSES}"] == [(2, 0.4)]
