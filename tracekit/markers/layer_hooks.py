@@ -15,20 +15,21 @@ from typing import Any
 
 from tracekit.causes import BROKEN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, RECOMPUTED
 from tracekit.markers import literal
-from tracekit.markers.base import CALL_PHASES, Dialect, Halves, ModuleMarker, Param, Shapes, Unreadable
-from tracekit.markers.formatting import CUT, KWARG_TYPES, KWARGS, PHASE, TYPES
-from tracekit.markers.literal import MOST_PARTS, MOST_PATH_CHARACTERS, cause_of, is_path, shapes_of
+from tracekit.markers.base import CALL_PHASES, Dialect, ModuleMarker, Param, Shapes, Unreadable
+from tracekit.markers.formatting import CUT, KWARG_TYPES, KWARGS, MOST_CHARACTERS, PHASE, TYPES
+from tracekit.markers.literal import cause_of, is_path, shapes_of
 
 _KNOWN = {"Module", "Class", "TrainableParams", "Inputs", "Outputs", "StaticParams"}
 _BEGINNING = re.compile(r"""\s*\{\s*['"]Module['"]\s*:""")
 _LEADING_NAME = re.compile(r"""\s*\{\s*['"]Module['"]\s*:\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\s*[,}]""")
-#: The name is a path by its form.
-_NAME_ALONE = re.compile(rf"""\{{(['"])Module\1: \1(\w+(?:\.\w+){{0,{MOST_PARTS - 1}}})\1(?:, \1Class\1: \1(\w+)\1)?""")
 _OF_MODULES = frozenset(("Module", "Class", "TrainableParams"))
-_NUMBERS = json.JSONDecoder()
+#: The second half of a text begins with the last of the first of these that it holds.
+_SEPARATORS = tuple(f", {quote}{key}{quote}: " for key in ("Inputs", "Outputs") for quote in "'\"")
 
 
 def _layer_dict(text: str) -> ModuleMarker | Unreadable | None:
+    if (marker := _of_halves(text)) is not None:
+        return marker
     try:
         items = literal.pairs(text)
     except literal.Refused as refused:
@@ -36,55 +37,36 @@ def _layer_dict(text: str) -> ModuleMarker | Unreadable | None:
     return _module_marker(items) if any(key == "Module" for key, _ in items) else None
 
 
+def _of_halves(text: str) -> ModuleMarker | None:
+    """The call, if its module and its tensors can be read apart: each half repeats often, and is read once."""
+    separator = next((one for one in _SEPARATORS if one in text), "")
+    # What is kept of a text shall not be long.
+    if not separator or len(text) > MOST_CHARACTERS:
+        return None
+    before, _, after = text.rpartition(separator)
+    module = _half(f"{before}}}", of_module=True)
+    tensors = _half(f"{{{separator[2:]}{after}", of_module=False)
+    if module is None or tensors is None or (module.cause and tensors.cause):
+        return None
+    marker = ModuleMarker._make((*module[:3], *tensors[3:]))
+    return marker._replace(cause=module.cause) if module.cause else marker
+
+
 # Reports of one model, parsed one after the other, repeat the halves of their texts.
 @lru_cache(maxsize=4_096)
-def _module(text: str) -> ModuleMarker | None:
-    """The module in the first half of a text: all but its tensors and what follows them."""
-    if not _quoted_alike(text):
+def _half(text: str, *, of_module: bool) -> ModuleMarker | None:
+    """One half of a text: its module, or all but that; None if it cannot be read alone."""
+    # A string that can hold a quote may hold what looks like a key.
+    if "\\" in text or ('"' in text and "'" in text):
         return None
-    if (name := _NAME_ALONE.fullmatch(text)) and len(text) <= MOST_PATH_CHARACTERS:
-        return ModuleMarker(name[2], name[3])
     try:
-        items = literal.pairs(f"{text}}}")
+        items = literal.pairs(text)
     except literal.Refused:
         return None
-    if not items or not {key for key, _ in items} <= _OF_MODULES:
+    if {key in _OF_MODULES for key, _ in items} != {of_module}:
         return None
-    marker = _module_marker(items)
-    return marker if isinstance(marker, ModuleMarker) and marker.path else None
-
-
-@lru_cache(maxsize=4_096)
-def _tensors(separator: str, text: str) -> ModuleMarker | None:
-    """The tensors in the second half of a text, and what follows them."""
-    if not _quoted_alike(separator + text):
-        return None
-    if (shapes := _only_shapes(text)) is not None:
-        of_results = "Outputs" in separator
-        inputs, outputs = (None, shapes) if of_results else (shapes, None)
-        return ModuleMarker("", inputs=inputs, outputs=outputs, only_result=of_results, cause=cause_of(shapes))
-    try:
-        items = literal.pairs(f"{{{separator[2:]}{text}")
-    except literal.Refused:
-        return None
-    if not _OF_MODULES.isdisjoint(key for key, _ in items):
-        return None
-    marker = _module_marker([("Module", ""), *items])
-    return marker if isinstance(marker, ModuleMarker) else None
-
-
-def _only_shapes(text: str) -> Shapes | None:
-    """The shapes that a text ends with, if nothing else follows; most are only numbers, which JSON reads fast."""
-    try:
-        numbers, end = _NUMBERS.raw_decode(text)
-    except (ValueError, RecursionError):
-        return None
-    return shapes_of(numbers) if text[end:] == "}" else None
-
-
-def _quoted_alike(text: str) -> bool:
-    """Whether no string in the text can hold a quote, and so nothing that looks like a key."""
-    return not ("\\" in text or ('"' in text and "'" in text))
+    marker = _module_marker(items if of_module else [("Module", ""), *items])
+    return marker if isinstance(marker, ModuleMarker) and bool(marker.path) == of_module else None
 
 
 def _beginning(text: str, refused: literal.Refused) -> ModuleMarker | Unreadable | None:
@@ -108,7 +90,7 @@ def _module_marker(items: literal.Pairs) -> ModuleMarker | Unreadable:
     if path is None or not is_path(path):
         return Unreadable(NO_NAME)
     # If a key repeats, its first item counts.
-    fields = dict(reversed([(str(key), item) for key, item in items]))
+    fields = dict(reversed(items))
     skipped: list[str] = []
     types = tuple(_taken(fields, TYPES, _are_words) or ())
     kwarg_types = _taken(fields, KWARG_TYPES, lambda item: isinstance(item, dict)) or {}
@@ -224,10 +206,7 @@ def _compiled_region(text: str) -> ModuleMarker | None:
     return marker._replace(path=name, class_name=name, class_only=True, only_result=region[1] == "output")
 
 
-_SEPARATORS = tuple(f", {quote}{key}{quote}: " for key in ("Inputs", "Outputs") for quote in "'\"")
-LAYER_DICTS = Dialect(
-    r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:""", _layer_dict, Halves(_SEPARATORS, _module, _tensors)
-)
+LAYER_DICTS = Dialect(r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:""", _layer_dict)
 #: SGLang's short form for diffusion models: ``transformer.blocks.0.attn in=[[1, 4096, 3072]]``. A call without tensors
 #: leaves only its name, which looks like any other text and is not a marker.
 COMPACT = Dialect(r"^\S+ in=\[.*\]$", _compact)

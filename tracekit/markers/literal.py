@@ -25,7 +25,7 @@ _BEHIND_THE_NAME = re.compile(r", (?:seq|op_id|sizes|input_op_ids) = .*", re.DOT
 #: A dimension in words: ``batch``, ``s0``, ``2*s0 + 1``, ``?``.
 _SYMBOL = re.compile(r"[?\w][\w\s,+\-*/%()]{0,255}")
 
-Pairs = list[tuple[object, object]]
+Pairs = list[tuple[str, object]]
 
 _NAMES: dict[str, object] = {"inf": math.inf, "nan": math.nan, "Infinity": math.inf, "NaN": math.nan}
 _NAMES |= {"true": True, "false": False, "null": None}
@@ -48,7 +48,7 @@ class Refused(Exception):  # noqa: N818
 
 
 def pairs(text: str) -> Pairs:
-    """The items of the dict in the text, a Python or JSON literal; nested dicts are dicts.
+    """The items of the dict in the text, a Python or JSON literal, by keys as text; nested dicts are dicts.
 
     Raises:
         Refused: If it is too long, too deep, or not a literal dict.
@@ -76,7 +76,7 @@ def value(text: str) -> object:
 def fields(text: str) -> dict[str, object]:
     """The dict in the text, by keys as text; empty if it cannot be read."""
     try:
-        return {str(key): item for key, item in pairs(text)}
+        return dict(pairs(text))
     except Refused:
         return {}
 
@@ -155,7 +155,7 @@ def _python(text: str) -> Pairs | None:
             tree = ast.parse(text, mode="eval").body
         if not isinstance(tree, ast.Dict):
             return None
-        return [(_value(key), _value(item)) for key, item in zip(tree.keys, tree.values, strict=True)]
+        return [(str(_value(key)), _value(item)) for key, item in zip(tree.keys, tree.values, strict=True)]
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
 
