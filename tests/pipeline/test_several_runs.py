@@ -49,7 +49,7 @@ def children(pid: int) -> set[int]:
 
 
 def workers_of(pid: int) -> set[int]:
-    return {child for child in children(pid) if "engines.processes" in str(psutil.Process(child).cmdline())}
+    return {child for child in children(pid) if "popen_loky" in str(psutil.Process(child).cmdline())}
 
 
 def runs(pid: int) -> bool:

@@ -1,28 +1,29 @@
 """Does tasks in processes of this machine that live on: at most as many as cores, and as fit into the memory.
 
-Each is a Python of its own that does one task after the other, told by pipes. So a killed one loses its own task only,
-the user's ``__main__`` is not imported again, and each ends when the process that started it is gone.
+A pool of loky fails as a whole when one of its processes is killed, and does not report what that one did. So there is
+a pool of one process for each core, and a killed process spoils its own task only.
 """
 
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
-import pickle
+import re
 import signal
-import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any, BinaryIO, NoReturn, Self
+from typing import Any, NoReturn, Self
 
 from tracekit.arrays.own_process import keep_memory, without_pandas
 from tracekit.engines.base import Outcome, Result, Share, Task, ThrottledShare
@@ -40,8 +41,7 @@ _LIMITS = (
     (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")),
     (Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"), Path("/sys/fs/cgroup/memory/memory.usage_in_bytes")),
 )
-#: What a process says of a task: that it began, a share that is done, and how it ended.
-_BEGUN, _SHARE, _RETURNED, _RAISED = range(4)
+_EXIT_CODE = re.compile(r"\((-?\d+)\)\}")
 
 
 def cores() -> int:
@@ -103,6 +103,8 @@ class Processes:
         return not running or (len(running) < self._most and sum(running) + more <= available)
 
     def _outcome(self, number: int, task: Task[Result], progress: Progress) -> Outcome[Result]:
+        from loky.process_executor import ShutdownExecutorError, TerminatedWorkerError  # noqa: PLC0415 - loaded late
+
         lost = "stopped"
         for _ in range(_ATTEMPTS):
             process = self._process()
@@ -110,8 +112,9 @@ class Processes:
                 break
             try:
                 return Outcome(number, process.result(task, progress))
-            except _Ended as ended:
-                lost = str(ended)
+            except (TerminatedWorkerError, ShutdownExecutorError) as error:
+                lost = _how_it_ended(error)
+                process.end()
                 if process.has_begun:
                     break
         return Outcome(number, None, lost)
@@ -128,150 +131,167 @@ class Processes:
             return process
 
 
-class _Ended(Exception):  # noqa: N818 - its text is how the process ended
-    """A process ended before its task."""
+def _how_it_ended(error: BaseException) -> str:
+    codes = [int(code) for code in _EXIT_CODE.findall(str(error))]
+    if not codes:
+        return "for a reason that the system does not report"
+    return f"signal {-codes[-1]}" if codes[-1] < 0 else f"exit code {codes[-1]}"
 
 
 class _Process:
-    """One process that lives on, and the pipes to it."""
+    """One process that lives on, and what it reports."""
 
     def __init__(self) -> None:
-        self.has_begun = False
-        paths = [*sys.path, str(Path(__file__).parents[2])]
-        work = f"from tracekit.engines.processes import work; work({gc.get_threshold()})"
-        # In a session of its own, it is out of reach of Ctrl-C in a terminal.
-        self._child = subprocess.Popen(
-            [sys.executable, "-c", f"import sys; sys.path[:] = {paths!r}; {work}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
+        from loky import ProcessPoolExecutor  # noqa: PLC0415 - most commands start no process
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether it takes no more tasks."""
-        return self._child.poll() is not None
+        self.has_begun = False
+        self.has_ended = False
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._progress: Callable[[float], None] = lambda _: None
+        self._all_told = threading.Event()
+        self._failure: Exception | None = None
+        self._pending: Future[Any] | None = None
+        alive, self._keep_alive = multiprocessing.Pipe(duplex=False)
+        self._from_worker, outbox = multiprocessing.Pipe(duplex=False)
+        self._for_worker = (alive, outbox)
+        self._executor = ProcessPoolExecutor(1, initializer=_prepare, initargs=(alive, outbox, gc.get_threshold()))
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
 
     def result(self, task: Task[Result], progress: Progress) -> Result:
         """Does a task, and passes on its progress."""
         self.has_begun = False
+        self._progress = partial(progress, task.name)
+        self._all_told.clear()
+        with _out_of_reach():
+            self._pending = self._executor.submit(_done, task.function)
         try:
-            self._give(pickle.dumps(task.function))
-            while (answer := self._answer())[0] not in {_RETURNED, _RAISED}:
-                self.has_begun |= answer[0] == _BEGUN
-                if self.has_begun and answer[0] == _SHARE:  # not what came late of an earlier task
-                    progress(task.name, answer[1])
-        except BaseException:
-            self.stop()
-            self.end(PATIENCE_S)
-            raise
-        how, value = answer
-        if how == _RAISED:
-            raise value
-        result: Result = value
+            result: Result = self._pending.result()
+            self._all_told.wait(_HEARING_S)
+        finally:
+            if self._failure is not None:
+                raise self._failure
         return result
-
-    def _give(self, function: bytes) -> None:
-        tasks = self._child.stdin
-        assert tasks is not None
-        with self._heard():
-            pickle.dump(function, tasks)
-            tasks.flush()
-
-    def _answer(self) -> tuple[int, Any]:
-        answers = self._child.stdout
-        assert answers is not None
-        with self._heard():
-            answer: tuple[int, Any] = pickle.load(answers)
-        return answer
-
-    @contextmanager
-    def _heard(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, EOFError, pickle.UnpicklingError):  # it is gone, perhaps amid an answer
-            self.end(PATIENCE_S)
-            code = self._child.returncode
-            raise _Ended(f"signal {-code}" if code < 0 else f"exit code {code}") from None
-
-    def stop(self) -> None:
-        """Asks the process to remove what it has begun, and to end."""
-        self._child.terminate()
-
-    def end(self, patience_s: float) -> None:
-        """Waits for its end, and kills it if that takes longer."""
-        try:
-            self._child.wait(patience_s)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-        with suppress(BrokenPipeError), self._child:
-            pass
-
-
-def work(collections: tuple[int, int, int]) -> NoReturn:
-    """Does tasks in this process, one after the other, until it is stopped or the one that gives them is gone."""
-    # Whatever tasks, and programs that they run, read and print has nothing to do with the pipes.
-    pipes = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    gc.set_threshold(*collections)
-    # Only tasks run here, so all memory is theirs.
-    keep_memory()
-    without_pandas()
-    try:
-        _Worker(*pipes).do_all()
-    except Exception:  # noqa: BLE001 - nobody else would say it
-        traceback.print_exc()
-    finally:
-        os._exit(1)  # it was stopped, and has removed what it had begun
-
-
-class _Worker:
-    """Takes tasks from a pipe, and answers by another."""
-
-    def __init__(self, tasks: BinaryIO, answers: BinaryIO) -> None:
-        self._tasks, self._answers = tasks, answers
-        self._lock = threading.Lock()
-        self._busy = False
-        self._waiting: SimpleQueue[bytes] = SimpleQueue()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, self._stopped)
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def do_all(self) -> NoReturn:
-        """Does one task after the other."""
-        while True:
-            task = self._waiting.get()
-            self._busy = True
-            self._answer(_BEGUN, None)
-            try:
-                function: Callable[[Share], object] = pickle.loads(task)
-                self._answer(_RETURNED, function(ThrottledShare(partial(self._answer, _SHARE), _STEP)))
-            except Exception as error:  # noqa: BLE001 - raised again where the task was given
-                error.add_note(traceback.format_exc())
-                self._answer(_RAISED, error)
-            self._busy = False
-
-    def _answer(self, what: int, value: object) -> None:
-        answer = pickle.dumps((what, value))
-        with self._lock, suppress(OSError):  # the process that gave the task is gone
-            self._answers.write(answer)
-            self._answers.flush()
 
     def _listen(self) -> None:
         with suppress(EOFError, OSError):
             while True:
-                self._waiting.put(pickle.load(self._tasks))
-        os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(PATIENCE_S)
-        os._exit(1)
+                what, number = self._from_worker.recv()
+                if what == "pid":
+                    self._pid = int(number)
+                elif what == "begun":
+                    self.has_begun = True
+                elif what == "ended":
+                    self._all_told.set()
+                elif self._failure is None:
+                    self._pass_on(number)
 
-    def _stopped(self, *_: object) -> None:
-        """Exit immediately, without logging: while a connection closes, SQLAlchemy would log a traceback."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
-        if not self._busy:
-            os._exit(1)
-        sys.exit(1)
+    def _pass_on(self, share: float) -> None:
+        try:
+            self._progress(share)
+        except Exception as failure:  # noqa: BLE001 - raised again where the result is waited for
+            self._failure = failure
+            self.stop()
+
+    def stop(self) -> None:
+        """Asks the process to remove what it has begun, and to end."""
+        with suppress(ProcessLookupError):
+            if self._pid and not self.has_ended:
+                os.kill(self._pid, signal.SIGTERM)
+
+    def end(self, patience_s: float = 0) -> None:
+        """Ends the process and all that it started, if it does not exit within that time."""
+        with self._lock:
+            if self.has_ended:
+                return
+            if self._pending is not None and self._pid:
+                with suppress(TimeoutError, CancelledError):
+                    self._pending.exception(patience_s)
+            self._executor.shutdown(kill_workers=True)
+            for end in (*self._for_worker, self._keep_alive):
+                end.close()
+            self._listener.join()
+            self._from_worker.close()
+            self.has_ended = True
+
+
+@contextmanager
+def _out_of_reach() -> Iterator[None]:
+    """Keeps Ctrl-C in a terminal from processes that are started meanwhile, until they handle signals themselves."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    # Starting this helper of Python would unblock signals.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+class _State:
+    outbox: Connection | None = None
+    busy: bool = False
+
+
+def _prepare(alive: Connection, outbox: Connection, collections: tuple[int, int, int]) -> None:
+    """Makes this process one that does tasks, as long as ``alive`` is open at its other end.
+
+    ``outbox`` takes its id, then of each task the beginning, the shares that are done, and the end.
+    """
+    from loky import process_executor  # noqa: PLC0415 - loaded here anyway
+
+    # Ctrl-C in a terminal, and its end, reach only the process that gives the tasks, which then ends this one.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stopped)
+    if hasattr(os, "setsid"):  # not on Windows
+        os.setsid()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+    _State.outbox = outbox
+    threading.Thread(target=_end_with, args=(alive,), daemon=True).start()
+    outbox.send(("pid", os.getpid()))
+    gc.set_threshold(*collections)
+    # loky would replace a process that keeps memory for its next task.
+    process_executor._USE_PSUTIL = False  # it has no other switch
+    # Only tasks run here, so all memory is theirs.
+    keep_memory()
+    without_pandas()
+
+
+def _done(function: Callable[[Share], Result]) -> Result:
+    _send("begun", 0.0)
+    _State.busy = True
+    try:
+        return function(ThrottledShare(partial(_send, "share"), _STEP))
+    except SystemExit:
+        os._exit(1)  # it was stopped, and has removed what it had begun
+    finally:
+        _State.busy = False
+        _send("ended", 1.0)
+
+
+def _send(what: str, number: float) -> None:
+    with suppress(OSError):  # the process that gave the task is gone
+        if _State.outbox is not None:
+            _State.outbox.send((what, number))
+
+
+def _stopped(*_: object) -> None:
+    """Exit immediately, without logging: while a connection closes, SQLAlchemy would log a traceback."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    if not _State.busy:
+        os._exit(1)
+    sys.exit(1)
+
+
+def _end_with(alive: Connection) -> NoReturn:
+    with suppress(EOFError, OSError):
+        alive.recv_bytes()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(PATIENCE_S)
+    os._exit(1)
 
 
 def available_bytes() -> int:
