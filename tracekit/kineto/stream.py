@@ -182,10 +182,6 @@ def args_of(events: Sequence[Event]) -> tuple[list[Args], int]:
         return [args or Args() for args in known], known.count(None)
 
 
-class _CutOffError(Exception):
-    """The JSON ends before it should."""
-
-
 class Trace:
     """A trace on disk, and the byte of its JSON where it is cut off, if it is; metadata are known after all pieces.
 
@@ -209,13 +205,13 @@ class Trace:
     def _pieces(self, file: Chunks) -> Iterator[Piece]:
         text, opening = self._events_begin(file)
         rest = yield from self._all_but_last(file, text)
-        try:
-            events, text = self._last(rest, opening, file.bytes - len(rest) - len(opening))
-        except _CutOffError:
+        last = self._last(rest, opening, file.bytes - len(rest) - len(opening))
+        if last is None:
             self.cut_at = file.bytes
             # Where the last event is whole, another could follow.
             events, text, _ = self._cut(rest.rstrip(b", \t\r\n") + b",{") or ([], b"[]", 0)
-        yield Piece(events, text, file.position)
+            last = events, text
+        yield Piece(*last, file.position)
 
     def _events_begin(self, file: Chunks) -> tuple[bytes, bytes]:
         """Reads up to the events. Returns the text behind their opening bracket, and what to put before the last."""
@@ -271,7 +267,8 @@ class Trace:
                     return _events(spelled := spelling(piece)), spelled, behind
         return None
 
-    def _last(self, rest: bytes, opening: bytes, start: int) -> tuple[list[Event], bytes]:
+    def _last(self, rest: bytes, opening: bytes, start: int) -> tuple[list[Event], bytes] | None:
+        """The last events and their JSON; None if it ends before it should."""
         errors: list[Exception] = []
         for spelling in (bytes, repair_json):
             try:
@@ -279,7 +276,7 @@ class Trace:
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 errors.append(error)
         if "truncated" in str(errors[0]):
-            raise _CutOffError
+            return None
         raise ReportError(self._path, f"is not valid JSON ({_short(errors[0], start)})", _WHOLE)
 
     def _end(self, text: bytes, opening: bytes) -> tuple[list[Event], bytes]:

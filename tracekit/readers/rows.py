@@ -83,16 +83,8 @@ class Names:
         wanted = used_rows(positions, len(values))
         texts = texts_at(values, wanted)
         row = np.full(len(values) + 1, -1, dtype=np.int32)
-        row[wanted] = self._numbered([*map(spelled, texts)] if spelled else texts)
+        row[wanted] = [self.row(spelled(text) if spelled else text) for text in texts]
         return row.take(positions)
-
-    def _numbered(self, texts: list[str]) -> Ints:
-        if not self._row:
-            self._row.update(zip(texts, range(len(texts)), strict=True))
-            if len(self._row) == len(texts):  # as in all but damaged reports
-                return np.arange(len(texts))
-            self._row.clear()
-        return np.array([self.row(text) for text in texts], dtype=np.int64)
 
     def known(self, text: str) -> int:
         """Row in ``used`` of one text; -1 if it is not kept."""

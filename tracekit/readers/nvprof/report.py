@@ -44,7 +44,7 @@ _EARLIEST_UTC_NS = 10**18
 
 
 def read(path: Path, progress: Progress) -> Recording:
-    """Reads the file; see the package's ``read``."""
+    """Reads the file."""
     with ThreadPoolExecutor(max_workers=1) as pool:
         source = pool.submit(source_of, path, "nvprof")
         bulk = SqliteFile(path)
