@@ -121,42 +121,38 @@ def test_strays_beside_the_report_are_neither_read_nor_changed(tmp_path: Path, b
     assert state(folder) == before
 
 
-def test_a_report_with_half_of_a_change_is_refused_until_sqlite_has_taken_it_back(tmp_path: Path) -> None:
-    path = report(tmp_path / "report.sqlite", LINES)
-    half = tmp_path / "half.sqlite"
-    with sqlite3.connect(path, isolation_level=None) as connection:
-        connection.executescript("PRAGMA journal_mode=DELETE; PRAGMA cache_size=1; BEGIN; CREATE TABLE large (text)")
+@pytest.mark.parametrize(
+    ("mode", "beside", "problem"),
+    [
+        ("DELETE", "-journal", "holds half of a change, and half.sqlite-journal next to it how to take that back"),
+        ("WAL", "-wal", "lacks its latest changes, which are still in half.sqlite-wal next to it"),
+    ],
+)
+def test_a_report_that_is_not_whole_by_itself_is_refused_until_sqlite_has_made_it_so(
+    tmp_path: Path, mode: str, beside: str, problem: str
+) -> None:
+    path, half, link = (tmp_path / f"{name}.sqlite" for name in ("report", "half", "link"))
+    report(path, LINES)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.executescript(f"PRAGMA journal_mode={mode}; PRAGMA cache_size=1; BEGIN; CREATE TABLE large (text)")
         connection.executemany("INSERT INTO large VALUES (?)", [("x" * 3_000,)] * 100)
-        for end in ("", "-journal"):
+        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 5")
+        if mode == "WAL":
+            connection.commit()
+        for end in ("", beside):
             shutil.copy(f"{path}{end}", f"{half}{end}")
-        connection.rollback()
-    link = tmp_path / "link.sqlite"
     link.symlink_to(half)
     before = state(tmp_path)
     for named in (link, half):
         line = refusal(command("parse", named), named)
-        assert "holds half of a change, and half.sqlite-journal next to it how to take that back" in line
+        assert problem in line
     assert state(tmp_path) == before
-    advice = shlex.split(line.rpartition("run: ")[2])
-    with sqlite3.connect(advice[1]) as connection:
-        connection.execute(advice[2])
-    assert rows(tracekit.parse(half)) == rows(tracekit.parse(path))
-
-
-def test_a_report_whose_changes_are_still_in_a_log_is_refused_until_sqlite_has_written_them(tmp_path: Path) -> None:
-    path, copy = report(tmp_path / "report.sqlite", LINES), tmp_path / "copy.sqlite"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("PRAGMA journal_mode=WAL; UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 5")
-        for end in ("", "-wal"):
-            shutil.copy(f"{path}{end}", f"{copy}{end}")
-    line = refusal(command("parse", copy), copy)
-    assert "lacks its latest changes, which are still in copy.sqlite-wal next to it" in line
     advice = shlex.split(line.rpartition("run: ")[2])
     with closing(sqlite3.connect(advice[1])) as connection:
         connection.execute(advice[2])
-    dataset = tracekit.parse(copy)
+    dataset = tracekit.parse(half)
     assert rows(dataset) == rows(tracekit.parse(path))
-    assert 5 in set(dataset.kernels().device)
+    assert (5 in set(dataset.kernels().device)) == (mode == "WAL")
 
 
 @pytest.mark.parametrize("journal", ["DELETE", "WAL"])
