@@ -32,7 +32,7 @@ from tracekit.answers import (
     modules,
     tree,
 )
-from tracekit.comparison.difference import Difference, Options, compare
+from tracekit.comparison.difference import Difference, compare
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
 from tracekit.progress import no_progress
@@ -92,7 +92,7 @@ def whole_page(dataset: Dataset) -> dict[str, Any]:
 
 ASKED: dict[str, Callable[[Dataset], object]] = {
     **{one.NAME: one.frame for one in ANALYSES},
-    "diff": lambda dataset: compare(dataset, dataset, Options()),
+    "diff": lambda dataset: compare(dataset, dataset),
     "page": whole_page,
 }
 
@@ -143,19 +143,18 @@ def test_what_changed_between_several_reports_is_that_of_all_at_once(
         "some of several": (several.of_reports(*on_gpu[:2]), several.of_reports(*on_gpu[1:])),
         "none have steps": (several.of_reports("empty", on_gpu[0]), several.of_reports("rank0", "rank1", "empty")),
     }[which]
-    options = Options(shapes=shapes)
-    found = compare(before, after, options)
+    found = compare(before, after, shapes=shapes)
     assert len(found.rows)
     assert len(found.phases) or which != "trainings"
     with monkeypatch.context() as patched:
         patched.setattr(Dataset, "by_report", at_once)
-        same_difference(found, compare(before, after, options))
-    monkeypatch.setattr("tracekit.comparison.step_metrics._MOST_ROWS", 7)
-    same_difference(compare(before, after, options), found)
+        same_difference(found, compare(before, after, shapes=shapes))
+    monkeypatch.setattr("tracekit.comparison.key_times._MOST_ROWS", 7)
+    same_difference(compare(before, after, shapes=shapes), found)
 
 
 def test_medians_over_steps_of_several_reports_are_those_of_all_steps(trainings: tuple[Dataset, Dataset]) -> None:
-    found = compare(*trainings, Options()).rows.set_index(["what", "path"])
+    found = compare(*trainings).rows.set_index(["what", "path"])
     for name, side in zip(("before", "after"), trainings, strict=True):
         work = side.kernels(["step_id", "module", "dur_ns"])
         by_step = work[work["module"].notna()].groupby("step_id")["dur_ns"].sum()

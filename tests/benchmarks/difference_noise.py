@@ -16,7 +16,7 @@ import pandas as pd
 from tests.benchmarks.measuring import benchmark
 from tracekit.arrays.types import Floats
 from tracekit.comparison import difference
-from tracekit.comparison.step_metrics import KEYS, Key, KeyTimes
+from tracekit.comparison.key_times import Key, KeyTimes
 from tracekit.comparison.step_times import StepTimes
 
 LAYERS, OF_LAYER = 32, 8
@@ -25,7 +25,7 @@ CHANGE = 0.05
 #: How much kernels of a module vary from step to step; steps; runs; and modules between runs.
 KERNEL, STEP, RUN, MODULE = 0.02, 0.01, 0.01, 0.005
 OUTLIERS, OUTLIER = 0.05, 1.5
-OWN = pd.DataFrame({name: [] for name in (*KEYS, "alike", "name", "ns", "kernels")})
+OWN = pd.DataFrame({name: [] for name in ("key", "alike", "name", "ns", "kernels")})
 PLANTED = "net.layers.0.m0"
 
 
@@ -48,15 +48,17 @@ def run(chance: np.random.Generator, share: Floats, steps: int, sizes: Floats) -
     keys: list[Key] = [("step", "step", ""), ("module", "net", ""), *(("module", name, "") for name in names)]
     keys += [("module", f"{name}.m{at}", "") for name in names for at in range(OF_LAYER)]
     times = np.concatenate([own.sum(axis=0)[None], own.sum(axis=0)[None], layers.sum(axis=1), own])
+    order = sorted(range(len(keys)), key=keys.__getitem__)
+    times = times[order]
     rows = KeyTimes(
-        keys=keys,
+        keys=[keys[at] for at in order],
         alikes=[f"step {one}" for one in range(sizes.size + 1)],
         key=np.repeat(np.arange(len(keys)), steps),
         alike=np.tile(size, len(keys)),
         ns=times.round().astype(np.int64).ravel(),
         kernels=np.ones(times.size, np.int64),
     )
-    return StepTimes(rows, OWN, steps, 0)
+    return StepTimes(rows, OWN, steps, 0, rows.at(np.zeros(0, np.int64)))
 
 
 def rates(pairs: int, steps: int, sizes: int, seed: int = 1) -> dict[str, float]:

@@ -17,7 +17,7 @@ from tests.trace_lines import report
 from tests.views.printing import printed
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.comparison import difference
-from tracekit.comparison.difference import Options, compare
+from tracekit.comparison.difference import compare
 from tracekit.comparison.step_times import step_times
 from tracekit.dataset.opening import Dataset
 from tracekit.views import difference as view
@@ -63,15 +63,15 @@ def as_json(*args: object) -> dict[str, Any]:
     return answer
 
 
-def rows(before: Dataset, after: Dataset, options: Options = Options()) -> list[tuple[object, ...]]:  # noqa: B008
-    found = difference.frame(before, after, options)
+def rows(before: Dataset, after: Dataset, *, shapes: bool = True) -> list[tuple[object, ...]]:
+    found = difference.frame(before, after, shapes=shapes)
     names = ["what", "path", "shapes", "status", "before_ns", "after_ns", "own_change_ns"]
     return [tuple(None if value != value else value for value in row) for row in found[names].itertuples(index=False)]
 
 
 def test_what_changed_stands_beside_the_traces(tmp_path: Path) -> None:
     before, after = both(tmp_path, steps(*["gemm 100,relu 10"] * 5), steps(*["gemm 150,gelu 20"] * 5))
-    found = compare(before, after, Options())
+    found = compare(before, after)
     expect_frame(found.rows)("""
         what    path   shapes  status  before_ns  after_ns  own_change_ns
         step    train  -       slower  110        170       0
@@ -125,7 +125,7 @@ def test_another_mix_of_batch_sizes_does_not_change_the_wall_clock(tmp_path: Pat
 @pytest.mark.parametrize("lines", [steps("gemm 100", "gemm 300", "gemm 50"), ""])
 def test_a_dataset_does_not_differ_from_itself(tmp_path: Path, lines: str) -> None:
     one = parsed(tmp_path, "a", lines)
-    found = compare(one, one, Options())
+    found = compare(one, one)
     assert set(found.rows["status"]) == ({"same"} if lines else set())
     assert not len(found.kernels)
     code, text = said(one, one, "--fail-over", "0%")
@@ -143,7 +143,7 @@ def test_modules_and_shapes_of_one_side_are_added_or_gone(tmp_path: Path) -> Non
     assert {row[3] for row in rows(parsed(tmp_path, "empty", ""), before)} == {"added"}
     other_shapes = parsed(tmp_path, "c", steps(*["gemm 100"] * 3).replace("[[2]]", "[[4]]"))
     assert {row[3] for row in rows(before, other_shapes)} == {"same", "added", "gone"}
-    assert {row[3] for row in rows(before, other_shapes, Options(shapes=False))} == {"same"}
+    assert {row[3] for row in rows(before, other_shapes, shapes=False)} == {"same"}
 
 
 class Noisy(Program):
@@ -162,7 +162,7 @@ def served(path: Path, program: Noisy) -> Dataset:
     return tracekit.parse(write_program(path, program, [("decode", 8)] * 60))
 
 
-def test_planted_slow_downs_are_found_in_noise_and_nothing_else_is(tmp_path: Path) -> None:
+def test_planted_slow_downs_are_found_in_noise_on_one_line_and_nothing_else_is(tmp_path: Path) -> None:
     before = served(tmp_path / "a.sqlite", Noisy(1))
     same = served(tmp_path / "b.sqlite", Noisy(2))
     slow = served(tmp_path / "c.sqlite", Noisy(3, "o_proj_kernel", 1.2))
@@ -172,14 +172,7 @@ def test_planted_slow_downs_are_found_in_noise_and_nothing_else_is(tmp_path: Pat
         f"LlamaForCausalLM.model.layers.{layer}.self_attn.o_proj" for layer in range(4)
     }
     assert said(before, slow, "--fail-over", "5%")[0] == 3
-    text = " ".join(printed(view.as_text(compare(before, slow, Options()), 1, 80), 200).split())
-    assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 x [[8, 4096]]" in text
-
-
-def test_layers_that_changed_alike_share_a_line(tmp_path: Path) -> None:
-    before = served(tmp_path / "a.sqlite", Noisy(1))
-    slow = served(tmp_path / "c.sqlite", Noisy(1, "o_proj_kernel", 2))
-    text = " ".join(printed(view.as_text(compare(before, slow, Options()), 1, 80), 200).split())
+    text = " ".join(printed(view.as_text(compare(before, slow), 1, 80), 200).split())
     assert "LlamaForCausalLM.model.layers.*.self_attn.o_proj 4 x [[8, 4096]]" in text
 
 
@@ -375,6 +368,23 @@ def test_it_fails_only_if_something_became_slower_by_more(tmp_path: Path, case: 
     assert said(before, after)[0] == 0
 
 
+def test_modules_of_little_time_fail_nothing_and_are_left_out_below_a_share(tmp_path: Path) -> None:
+    def with_little(time: int) -> str:
+        more = (
+            f"\nrange 1 {start + 7_100} {start + 7_900} {{'Module': 'top.b'}}"
+            f"\nlaunch 1 {start + 7_200} {start + 7_201} #9{start}"
+            f"\nkernel 1 {start + 7_300} {start + 7_300 + time} #9{start} tiny"
+            for start in range(0, 50_000, 10_000)
+        )
+        return steps(*["gemm 4000"] * 5) + "".join(more)
+
+    sides = both(tmp_path, with_little(10), with_little(20))
+    assert said(*sides, "--fail-over", "5%")[0] == 0
+    assert said(*sides, "--fail-over", "5%", "--min-share", "0.1%")[0] == 3
+    assert "top.b" in said(*sides)[1]
+    assert "top.b" not in said(*sides, "--min-share", "1%")[1]
+
+
 def test_roots_of_other_names_are_one_where_that_is_certain(tmp_path: Path) -> None:
     before, after = both(tmp_path, steps(*["gemm 100"] * 3, module="top"), steps(*["gemm 100"] * 3, module="Net"))
     assert {row[3] for row in rows(before, after)} == {"same"}
@@ -385,12 +395,12 @@ def test_roots_of_other_names_are_one_where_that_is_certain(tmp_path: Path) -> N
 
 def test_times_of_modules_are_those_of_their_subtrees_in_every_step(tmp_path: Path) -> None:
     dataset = served(tmp_path / "a.sqlite", Noisy(4))
-    found = step_times(dataset, hierarchy(dataset).path, steps=True, shapes=False).times
+    [found] = step_times([(dataset, hierarchy(dataset).path)], steps=True, shapes=False)
     kernels = dataset.kernels(["module", "step_id", "dur_ns"])
     for path in ("LlamaForCausalLM", "LlamaForCausalLM.model.layers.2.self_attn"):
         inside = kernels[kernels.module.astype(str).str.startswith(path)]
         expected = inside.groupby("step_id").dur_ns.sum()
-        assert found.of(lambda key: key == ("module", path, "")).ns.tolist() == expected.tolist()  # noqa: B023
+        assert found.times.of(lambda key: key == ("module", path, "")).ns.tolist() == expected.tolist()  # noqa: B023
 
 
 def test_a_run_on_a_cpu_is_not_compared_with_one_on_a_gpu(tmp_path: Path) -> None:

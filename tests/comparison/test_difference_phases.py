@@ -9,7 +9,7 @@ from tests.command import command
 from tests.golden import expect_frame
 from tests.trace_lines import report
 from tracekit.aggregates.phase_times import PHASES
-from tracekit.comparison.difference import Options, compare
+from tracekit.comparison.difference import compare
 from tracekit.dataset.opening import Dataset
 
 Ranges = tuple[tuple[int, int, int, str], ...]
@@ -58,7 +58,7 @@ def diff(before: Dataset, after: Dataset, *args: str) -> tuple[int, list[str]]:
 
 def test_what_is_slower_in_one_phase_says_so(tmp_path: Path) -> None:
     before, after = trained(tmp_path, "a", 100, 200), trained(tmp_path, "b", 100, 260)
-    found = compare(before, after, Options(shapes=False))
+    found = compare(before, after, shapes=False)
     expect_frame(found.rows[["what", "path", "status", *CHANGES]])("""
         what     path         status  forward_change_ns  backward_change_ns  recompute_change_ns  optimizer_change_ns  other_change_ns
         step     train        slower  0                  60                  -                    0                    -
@@ -102,7 +102,7 @@ def test_a_phase_that_only_one_run_has_is_told(tmp_path: Path) -> None:
         for at in range(0, 50_000, 10_000)
     )
     forward = tracekit.parse(report(tmp_path / "forward.sqlite", only))
-    phases = compare(forward, after, Options(shapes=False)).phases
+    phases = compare(forward, after, shapes=False).phases
     told = {(row.path, row.phase): row.status for row in phases.itertuples()}
     assert told["top", "backward"] == "added"
     assert told["top", "forward"] != "added"
@@ -111,7 +111,7 @@ def test_a_phase_that_only_one_run_has_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
 def test_times_of_a_phase_in_all_steps_are_those_of_its_work(tmp_path: Path, phase: str) -> None:
     before = trained(tmp_path, "a", 100, 200)
-    rows = compare(before, before, Options(shapes=False)).phases.query("what == 'step' and phase == @phase")
+    rows = compare(before, before, shapes=False).phases.query("what == 'step' and phase == @phase")
     work = before.kernels().query("phase == @phase").groupby("step_id").dur_ns.sum()
     assert rows["before_ns"].tolist() == [work.median()]
 
@@ -119,7 +119,7 @@ def test_times_of_a_phase_in_all_steps_are_those_of_its_work(tmp_path: Path, pha
 @pytest.mark.parametrize("shapes", [True, False])
 def test_backward_work_without_a_call_counts_for_its_module_and_those_above(tmp_path: Path, shapes: bool) -> None:
     sides = [trained(tmp_path, name, 100, time, NUMBERED) for name, time in (("a", 200), ("b", 260))]
-    found = compare(*sides, Options(shapes=shapes))
+    found = compare(*sides, shapes=shapes)
     rows = found.rows[["what", "path", "shapes", "status", "before_ns", "after_ns", "own_change_ns"]]
     expected = {
         True: """

@@ -32,10 +32,10 @@ class Found(NamedTuple):
 
 def found_in(values: Floats, machine: Ints | None = None) -> Found:
     machine = np.zeros(values.shape[1], np.int64) if machine is None else machine
-    shifts, differing = common_shifts(values, machine, 0.01)
+    shifts, differing = common_shifts(values, machine)
     scale = scales(values - shifts, machine)
-    off = outliers(values - shifts, scale, machine, 0.01)
-    changed = changes(np.where(off, np.nan, values - shifts), shifts, float(np.median(scale)), machine, 0.01, differing)
+    off = outliers(values - shifts, scale, machine)
+    changed = changes(np.where(off, np.nan, values - shifts), shifts, float(np.median(scale)), machine, differing)
     return Found([one[:2] for one in changed], shifts, differing, off)
 
 

@@ -96,7 +96,7 @@ def test_every_command_with_a_path_takes_a_pattern(folder: Path, tmp_path: Path)
     pattern = "top.layers.*.mlp"
     for question in ("tree", "modules", "kernels", "launches"):
         assert "mlp" in command("show", question, folder, "--path", pattern, "--json").out
-    both = difference.compare(tracekit.load(folder), tracekit.load(folder), difference.Options())
+    both = difference.compare(tracekit.load(folder), tracekit.load(folder))
     compared = difference.part_of(both, pattern, 0.0).rows
     paths = ["top.layers.0.mlp", "top.layers.1.mlp"]
     assert sorted({path for what, path in zip(compared.what, compared.path, strict=True) if what == "module"}) == paths

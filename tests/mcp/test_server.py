@@ -89,6 +89,8 @@ def test_tables_are_described_and_rows_and_columns_of_an_answer_are_chosen(call:
     assert given["answer"]["rows"] == [{"path": "top", "calls": 1}]
     assert "self_ns" in given["answer"]["other_columns"]
     assert (given["complete"], given["answer"]["rows_in_all"]) == (False, 2)
+    roots = call("ask", dataset="run.tracekit", question="modules", depth=0)
+    assert (roots["answer"]["rows_in_all"], "--depth 0 " in roots["command"]) == (2, True)
     below = call("ask", dataset="run.tracekit", question="modules", path="top.a", columns=["path"])
     assert below["answer"]["rows"] == [{"path": "top.a"}]
 

@@ -15,7 +15,7 @@ from rich.text import Text
 from tracekit.dataset.opening import Dataset
 from tracekit.views import answers, formatting, summary
 from tracekit.views.answers import Choice
-from tracekit.views.formatting import ON_GPU, WrappedText, change, columns_of, duration, percent, plain, rounded
+from tracekit.views.formatting import ON_GPU, WrappedText, change, columns_of, duration, percent, rounded
 
 TIMES = {
     0: "0 ns",
@@ -50,10 +50,6 @@ def test_bytes_and_operations_are_in_the_largest_unit_that_fits() -> None:
 
 def test_figures_have_three_digits_and_no_exponent() -> None:
     assert [rounded(one) for one in (0, 26.64, 1_466.4, 0.00004, -2.5)] == ["0", "26.6", "1,466", "0.000", "-2.5"]
-
-
-def test_what_would_command_the_terminal_is_replaced() -> None:
-    assert plain("a\x1b[31m\u202eb é") == "a\ufffd[31m\ufffdb é"
 
 
 def test_the_median_of_an_even_number_of_steps_is_between_the_two_in_the_middle(parsed: Callable[..., Dataset]) -> None:

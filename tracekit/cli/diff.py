@@ -33,15 +33,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compares, prints, and judges by ``--fail-over``."""
-    from tracekit.comparison.difference import MIN_SHARE, Options, compare_with_several, part_of, slower_than
+    from tracekit.comparison.difference import MIN_SHARE, compare_with_several, part_of, slower_than
     from tracekit.views import difference as view
     from tracekit.views.formatting import printed_json, records
 
-    options = Options(strip_root=args.strip_root, shapes=not args.ignore_shapes)
     before, after = [opened(one) for one in args.before], opened(args.after)
     with progress_bar(quiet=False) as progress:
         progress("comparing", 0.0)
-        difference = part_of(compare_with_several(before, after, options), args.path, args.min_share or 0.0)
+        whole = compare_with_several(before, after, strip_root=args.strip_root, shapes=not args.ignore_shapes)
+        difference = part_of(whole, args.path, args.min_share or 0.0)
     least = MIN_SHARE if args.min_share is None else args.min_share
     failed = records(slower_than(difference.rows, args.fail_over, least))
     if args.json:

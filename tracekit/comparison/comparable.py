@@ -1,5 +1,6 @@
 """What makes two datasets comparable: the work they hold, and the steps and modules they share."""
 
+from collections import Counter
 from typing import NamedTuple
 
 import numpy as np
@@ -7,7 +8,8 @@ import numpy as np
 from tracekit.aggregates.nodes import hierarchy_keys
 from tracekit.aggregates.phase_times import TRAINING
 from tracekit.aggregates.subtrees import hierarchy, patterns
-from tracekit.comparison.step_metrics import KeyTimes, common_properties
+from tracekit.comparison.alike_steps import common_properties
+from tracekit.comparison.key_times import KeyTimes
 from tracekit.comparison.step_times import StepTimes, step_times
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError
@@ -108,17 +110,11 @@ def measured(
     shapes &= not any(run.compiled for run in runs)
     phases = any(run.trains for run in runs)
     properties = common_properties(*(run.dataset for run in runs))
-    before, after = (
-        step_times(run.dataset, named, steps=steps, shapes=shapes, properties=properties, phases=phases)
-        for run, named in zip(runs, names, strict=True)
-    )
-    by_phase = {name: _comparable(before.phases[name], after.phases[name]) for name in before.phases}
-    before, after = _comparable(before, after)
-    sides = [{name: pair[at] for name, pair in by_phase.items()} for at in (0, 1)]
-    both = before._replace(phases=sides[0]), after._replace(phases=sides[1])
+    given = zip((run.dataset for run in runs), names, strict=True)
+    before, after = _comparable(*step_times(given, steps=steps, shapes=shapes, properties=properties, phases=phases))
     return (
-        _without(both[0], _never_called(runs[0], names[0], *both)),
-        _without(both[1], _never_called(runs[1], names[1], *both[::-1])),
+        _without(before, _never_called(runs[0], names[0], before, after)),
+        _without(after, _never_called(runs[1], names[1], after, before)),
     )
 
 
@@ -129,7 +125,8 @@ def _never_called(run: Run, names: list[str], side: StepTimes, other: StepTimes)
     modules = hierarchy(run.dataset)
     calls = (modules.rows(part.table("calls", ["module_id"])) for part in run.dataset.by_report())
     called = {names[row] for rows in calls for row in np.unique(rows).tolist()}
-    known = called | set(side.kernels["path"]) | {path for _, path, _ in other.times.present_keys()}
+    with_own = {side.times.keys[at][1] for at in side.kernels["key"].unique().tolist()}
+    known = called | with_own | {path for _, path, _ in other.times.present_keys()}
     return {path for what, path, _ in side.times.present_keys() if what == "module"} - known
 
 
@@ -141,21 +138,24 @@ def _without(side: StepTimes, paths: set[str]) -> StepTimes:
 
 
 def _comparable(before: StepTimes, after: StepTimes) -> tuple[StepTimes, StepTimes]:
-    sides = (before, after)
-    sizes: dict[str, set[str]] = {}
-    for what, path, size in before.times.present_keys() | after.times.present_keys():
-        if what == "step" and size:
-            sizes.setdefault(path, set()).add(size)
-    single = {path for path, known in sizes.items() if len(known) == 1}
-    times = [side.times.of(lambda key: not (key[0] == "step" and key[2] and key[1] in single)) for side in sides]
+    """Both without the sizes of kinds of steps that have only one, and with work between steps; each phase, too."""
+    present = before.times.present_keys() | after.times.present_keys()
+    sizes = Counter(kind for what, kind, size in present if what == "step" and size)
+    sides = before, after
+    times = [side.times.of(lambda key: not (key[0] == "step" and key[2] and sizes[key[1]] == 1)) for side in sides]
     if between := _between_steps(before, after):
         times = [of_steps.followed_by(more) for of_steps, more in zip(times, between, strict=True)]
-    return before._replace(times=times[0]), after._replace(times=times[1])
+    phases = {name: _comparable(part, after.phases[name]) for name, part in before.phases.items()}
+    first, second = (
+        side._replace(times=times[at], phases={name: both[at] for name, both in phases.items()})
+        for at, side in enumerate(sides)
+    )
+    return first, second
 
 
 def _between_steps(before: StepTimes, after: StepTimes) -> list[KeyTimes] | None:
     """The times between steps to compare: of all steps if work is frequent, otherwise of steps with some; or None."""
-    between = [side.between for side in (before, after) if side.between is not None and side.between.ns.size]
+    between = [side.between for side in (before, after) if side.between.ns.size]
     with_work = [times.ns > 0 for times in between]
     if len(between) < 2 or not any(steps.any() for steps in with_work):  # noqa: PLR2004 - two sides
         return None

@@ -14,11 +14,12 @@ from tracekit.aggregates.phase_times import PHASES
 from tracekit.aggregates.weighted_kernels import certainty_of_work
 from tracekit.arrays.text import duration
 from tracekit.arrays.types import Flags, Floats
-from tracekit.comparison import comparable, step_metrics
+from tracekit.comparison import comparable
+from tracekit.comparison.alike_steps import BLOCK_MARK, common_properties, step_kinds, step_name
 from tracekit.comparison.comparable import Run
+from tracekit.comparison.key_times import KEYS, Key, KeyTimes, in_blocks
 from tracekit.comparison.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
-from tracekit.comparison.noise import BESIDE, chance_of_gap, common_shifts, scales
-from tracekit.comparison.step_metrics import KEYS, KeyTimes, common_properties, in_blocks
+from tracekit.comparison.noise import BESIDE, THRESHOLD, chance_of_gap, common_shifts, scales
 from tracekit.comparison.step_times import StepTimes
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import Pattern
@@ -30,8 +31,6 @@ _PLACE = ", and of the same place in a row of such steps,"
 _SIDES, _RUNS = ("before", "after"), ("first", "second")
 #: How many kinds and sizes of steps a note names.
 _MOST_NAMED = 3
-#: Smaller changes than this share do not count by default.
-THRESHOLD = 0.01
 #: The mix of steps changed if a kind and size gained or lost more than this share of the steps.
 _MIX_CHANGE = 0.01
 #: How large a share of the changes may be chance.
@@ -49,22 +48,6 @@ class WallClock(NamedTuple):
 
     before_ns: int
     after_ns: int
-
-
-class Options(NamedTuple):
-    """How to compare.
-
-    Attributes:
-        threshold: The share by which a median must move to count as changed.
-        strip_root: Whether to ignore the first part of every path. Without it, roots of other names are matched if each
-            dataset has one and a module below has the same path.
-        shapes: Whether to distinguish calls of a module by their input shapes; never where modules ran in compiled
-            graphs, which record none.
-    """
-
-    threshold: float = THRESHOLD
-    strip_root: bool = False
-    shapes: bool = True
 
 
 class Difference(NamedTuple):
@@ -88,8 +71,16 @@ class Difference(NamedTuple):
     wall_clocks: dict[str, WallClock]
 
 
-def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd.DataFrame:
+def frame(before: Dataset, after: Dataset, *, strip_root: bool = False, shapes: bool = True) -> pd.DataFrame:
     """Everything compared, the largest change of time first.
+
+    Args:
+        before: The dataset before the change.
+        after: The dataset after it.
+        strip_root: Whether to ignore the first part of every path. Without it, roots of other names are matched if each
+            dataset has one and a module below has the same path.
+        shapes: Whether to distinguish calls of a module by their input shapes; never where modules ran in compiled
+            graphs, which record none.
 
     Returns:
         A row per ``what`` (``step``: whole steps by kind, and by size if a kind has several; ``module``; ``unknown``:
@@ -111,18 +102,18 @@ def frame(before: Dataset, after: Dataset, options: Options | None = None) -> pd
         DatasetError: If one dataset is from a CPU run and the other from a GPU run, or if one is keyed by modules and
             the other by ranges or operators.
     """
-    return compare(before, after, options or Options()).rows
+    return compare(before, after, strip_root=strip_root, shapes=shapes).rows
 
 
-def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
-    """Compares two datasets, with the kernels that changed; raises what :func:`frame` does."""
+def compare(before: Dataset, after: Dataset, *, strip_root: bool = False, shapes: bool = True) -> Difference:
+    """Compares two datasets, with the kernels that changed; takes and raises what :func:`frame` does."""
     runs = comparable.run_of(before), comparable.run_of(after)
     comparable.check_devices(*runs)
     comparable.check_hierarchies(before, after)
-    names, notes = comparable.names_of(before, after, strip_root=options.strip_root)
+    names, notes = comparable.names_of(before, after, strip_root=strip_root)
     with_steps = [run.with_steps for run in runs]
-    times_before, times_after = comparable.measured(runs, names, steps=all(with_steps), shapes=options.shapes)
-    rows, own = judge(times_before, times_after, options.threshold)
+    times_before, times_after = comparable.measured(runs, names, steps=all(with_steps), shapes=shapes)
+    rows, own = judge(times_before, times_after)
     if all(with_steps):
         whole = [side.times.of(lambda key: key[0] == "step" and not key[2]) for side in (times_before, times_after)]
         notes += of_sides(times_before, times_after) + of_mix(*whole)
@@ -130,11 +121,11 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
         lacking = [name for name, known in zip(_RUNS, with_steps, strict=True) if not known]
         which = f"The {lacking[0]} run has no" if len(lacking) == 1 else "Neither run has"
         notes.append(f"{which} steps: totals are compared, and their spread is unknown.")
-    notes += of_compiled(runs, shapes=options.shapes)
-    notes += undecided(rows, options.threshold)
+    notes += of_compiled(runs, shapes=shapes)
+    notes += undecided(rows)
     by_phase = [rows.iloc[:0].assign(phase=None)]
     for name in times_before.phases:
-        part, _ = judge(times_before.phases[name], times_after.phases[name], options.threshold)
+        part, _ = judge(times_before.phases[name], times_after.phases[name])
         by_phase += [part.assign(phase=name)] if len(part) else []
     phases = pd.concat(by_phase[1:] or by_phase, ignore_index=True)
     patterns = comparable.patterns_of(after, names[1]) | comparable.patterns_of(before, names[0])
@@ -145,14 +136,16 @@ def compare(before: Dataset, after: Dataset, options: Options) -> Difference:
     return Difference(rows.join(of_rows), kernels, notes, phases, noun(after), patterns, wall_clocks(before, after))
 
 
-def compare_with_several(baselines: Sequence[Dataset], after: Dataset, options: Options) -> Difference:
+def compare_with_several(
+    baselines: Sequence[Dataset], after: Dataset, *, strip_root: bool = False, shapes: bool = True
+) -> Difference:
     """Compares a dataset with several of equal software, from which the noise between runs is learned.
 
     Each row is that of the baseline whose change is the median. It is slower or faster only if it is so in comparison
     with all baselines, by more than these differ among themselves. What modules share that have the same kernels as
     before is the machine's doing: a change beside it counts only if it is several times as large.
     """
-    pairs = [compare(before, after, options) for before in baselines]
+    pairs = [compare(before, after, strip_root=strip_root, shapes=shapes) for before in baselines]
     if len(pairs) == 1:
         return pairs[0]
     rows, kernels, phases = (
@@ -172,14 +165,14 @@ def compare_with_several(baselines: Sequence[Dataset], after: Dataset, options: 
     between, scale, jump = _chance_between(logs.loc[chosen["key"]].to_numpy(np.float64), is_module, alike)
     chosen["chance"] = np.fmax(chosen["chance"], between)
     judged = chosen["status"].isin(("slower", "faster", "same"))
-    chosen.loc[judged, "status"] = np.array(_status(chosen, options.threshold, ~judged.to_numpy(bool)), object)[judged]
+    chosen.loc[judged, "status"] = np.array(_status(chosen, ~judged.to_numpy(bool)), object)[judged]
     chosen = chosen.iloc[np.lexsort((chosen["path"], -chosen["change_ns"].abs(), chosen["what"] != "step"))]
     kernels, phases = (part.merge(chosen[[*KEYS, "pair"]]).drop(columns="pair") for part in (kernels, phases))
     notes = dict.fromkeys(note for pair in pairs for note in pair.notes)
     learned = [percent(float(np.median(part))) for part in (scale[~is_module], scale[is_module]) if part.size]
     noise = f"Noise between runs is learned from {len(pairs)} baselines: whole steps vary by "
     noise += f"{' and modules by '.join(learned)}."
-    if BESIDE * abs(jump) > options.threshold:
+    if BESIDE * abs(jump) > THRESHOLD:
         away = f"{percent(abs(math.expm1(jump)))} {'slower' if jump > 0 else 'faster'}"
         noise += f" Modules together are {away} than in each of these with the same kernels: clocks, no change of the "
         noise += f"software. What is off by more than {BESIDE} times that beside it counts."
@@ -203,7 +196,7 @@ def _chance_between(logs: Floats, modules: Flags, alike: Flags) -> tuple[Floats,
     ``logs`` are those of changes since each baseline, by row; ``alike`` are the rows of modules that show the clocks.
     """
     values = np.pad(-logs, ((0, 0), (0, 1)))
-    shifts, _ = common_shifts(values[alike], np.zeros(values.shape[1], np.int64), THRESHOLD)
+    shifts, _ = common_shifts(values[alike], np.zeros(values.shape[1], np.int64))
     jump = max(float(_gap(shifts)), 0.0)
     alone, beside = _gaps(values), _gaps(values - shifts)
     chance = np.where(modules, np.minimum(1.0, 2 * np.minimum(alone[0], beside[0])), alone[0])
@@ -252,7 +245,7 @@ def _medians(dataset: Dataset, properties: frozenset[str]) -> pd.DataFrame:
     parts = []
     for part, step, ns in step_lengths(dataset.whole):
         windows = pd.DataFrame({"ns": ns}, index=step).query("ns > 0")
-        parts.append(windows.join(step_metrics.step_kinds(part, properties, places=True)["alike"], how="inner"))
+        parts.append(windows.join(step_kinds(part, properties, places=True)["alike"], how="inner"))
     return pd.concat(parts).groupby("alike", sort=False)["ns"].agg(ns="median", steps="size").reset_index()
 
 
@@ -282,7 +275,7 @@ def slower_than(rows: pd.DataFrame, share: float, min_share: float = MIN_SHARE) 
 
 def share_of_time(rows: pd.DataFrame) -> pd.Series:
     """The share of each row in the time of steps, in the run where that is more; 1 if steps took no time."""
-    whole, most = (rows["what"] == "step") & ~rows["shapes"].astype(bool), pd.Series(0.0, rows.index)
+    whole, most = (rows["what"] == "step") & rows["shapes"].isna(), pd.Series(0.0, rows.index)
     for side in _SIDES:
         spent = (rows[f"{side}_ns"] * rows[f"{side}_steps"]).fillna(0.0)
         share = spent / spent[whole].sum() if spent[whole].any() else spent * 0 + 1
@@ -318,38 +311,43 @@ def _alone(rows: pd.DataFrame) -> pd.Series:
     return alone
 
 
-def judge(before: StepTimes, after: StepTimes, threshold: float = THRESHOLD) -> tuple[pd.DataFrame, pd.DataFrame]:
+def judge(before: StepTimes, after: StepTimes) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Puts the times of two datasets side by side and decides which changed, as :func:`frame`; and kernels by name."""
-    kernels = [side.kernels.set_index([*KEYS, "alike"]) for side in (before, after)]
+    kernels = [side.kernels.set_index(["key", "alike"]) for side in (before, after)]
     blocks = [_block(matched_times(*times), kernels) for times in in_blocks(before.times, after.times)]
-    rows, own = (pd.concat(parts) for parts in zip(*blocks, strict=True))
+    rows, own = (_named(pd.concat(parts), before.times.keys) for parts in zip(*blocks, strict=True))
     for name in ("before_steps", "after_steps"):
         rows[name] = rows[name].fillna(0).astype(np.int64)
-    rows = rows.reset_index()
     rows["chance"] = _chance(rows)
-    rows.insert(len(KEYS), "status", _status(rows, threshold, rows.pop("unlike").to_numpy(bool)))
-    rows["shapes"] = rows["shapes"].where(rows["shapes"] != "", None)
+    rows.insert(len(KEYS), "status", _status(rows, rows.pop("unlike").to_numpy(bool)))
     order = np.lexsort((rows["path"], -rows["change_ns"].abs(), rows["what"] != "step"))
     return rows.iloc[order].reset_index(drop=True), own
+
+
+def _named(rows: pd.DataFrame, keys: Sequence[Key]) -> pd.DataFrame:
+    """The rows with what they are about in front, in place of numbers; shapes that are not distinguished are null."""
+    rows = rows.reset_index()
+    names = pd.DataFrame([keys[at] for at in rows.pop("key")], columns=KEYS, dtype=object)
+    return pd.concat([names.assign(shapes=names["shapes"].where(names["shapes"] != "", None)), rows], axis=1)
 
 
 def _block(pairs: MatchedTimes, kernels: list[pd.DataFrame]) -> tuple[pd.DataFrame, pd.DataFrame]:
     sides = [medians(times).reindex(range(len(pairs.keys))) for times in pairs.times]
     rows = pd.concat([side.add_prefix(f"{name}_") for name, side in zip(_SIDES, sides, strict=True)], axis=1)
-    rows = rows.set_index(pd.MultiIndex.from_frame(pairs.keys))
+    rows = rows.set_index(pd.Index(pairs.keys, name="key"))
     rows["change_ns"] = rows["after_ns"].fillna(0) - rows["before_ns"].fillna(0)
     rows["change"] = (rows["change_ns"] / rows["before_ns"]).where(rows["before_ns"] > 0)
     own = _own(pairs, kernels)
-    rows["own_change_ns"] = own["change_ns"].groupby(level=KEYS).sum()
+    rows["own_change_ns"] = own["change_ns"].groupby(level="key").sum()
     rows["own_change_ns"] = rows["own_change_ns"].fillna(0.0)
     return rows.assign(unlike=pairs.unlike), own
 
 
-def _moved(rows: pd.DataFrame, threshold: float) -> pd.Series:
-    return rows["change_ns"].abs() > threshold * rows["before_ns"]
+def _moved(rows: pd.DataFrame) -> pd.Series:
+    return rows["change_ns"].abs() > THRESHOLD * rows["before_ns"]
 
 
-def _status(rows: pd.DataFrame, threshold: float, unlike: Flags) -> list[str]:
+def _status(rows: pd.DataFrame, unlike: Flags) -> list[str]:
     """What became of each row; only what changed by more than chance did, whole steps apart from the many modules."""
     chance, modules = rows["chance"].to_numpy(np.float64), (rows["what"] == "module").to_numpy(bool)
     # Single steps have no spread.
@@ -359,7 +357,7 @@ def _status(rows: pd.DataFrame, threshold: float, unlike: Flags) -> list[str]:
     weight = np.maximum(share_of_time(rows).to_numpy(np.float64), _LEAST_WEIGHT)
     for family in (~modules, modules):
         real[family] |= discoveries(chance[family], weight[family], _FALSE_DISCOVERIES)
-    real &= _moved(rows, threshold)
+    real &= _moved(rows)
     conditions = [
         rows["before_ns"].isna(),
         rows["after_ns"].isna(),
@@ -383,26 +381,23 @@ def _chance(rows: pd.DataFrame) -> Floats:
 def _own(pairs: MatchedTimes, kernels: list[pd.DataFrame]) -> pd.DataFrame:
     """The kernels of each thing itself by name: means per step, with the same weights of cells on both sides."""
     sides = []
-    cells = pd.MultiIndex.from_frame(pairs.cells)
-    for side, weight, of_side in zip(_SIDES, pairs.share, kernels, strict=True):
-        own = of_side.join(pd.Series(weight, cells, name="share").dropna(), how="inner")
+    for side, share, of_side in zip(_SIDES, pairs.share, kernels, strict=True):
+        own = of_side.join(share, how="inner")
         figures = own[["kernels", "ns"]].mul(own["share"], axis=0).add_prefix(f"{side}_")
-        sides.append(figures.set_index(own["name"], append=True).groupby(level=[*KEYS, "name"]).sum())
+        sides.append(figures.set_index(own["name"], append=True).groupby(level=["key", "name"]).sum())
     both = sides[0].join(sides[1], how="outer").fillna(0.0)
     both["change_ns"] = both["after_ns"] - both["before_ns"]
     return both
 
 
 def _changed_kernels(own: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    changed = rows.loc[rows["status"] != "same", KEYS].assign(shapes=rows["shapes"].fillna(""))
     kernels = own[(own["change_ns"] != 0) | (own["before_kernels"] != own["after_kernels"])]
-    kernels = kernels.reset_index().merge(changed, on=KEYS)
-    kernels["shapes"] = kernels["shapes"].where(kernels["shapes"] != "", None)
+    kernels = kernels.merge(rows.loc[rows["status"] != "same", KEYS], on=KEYS)
     order = np.argsort(-kernels["change_ns"].abs().to_numpy(), kind="stable")
     return kernels.iloc[order].reset_index(drop=True)
 
 
-def undecided(rows: pd.DataFrame, threshold: float) -> list[str]:
+def undecided(rows: pd.DataFrame) -> list[str]:
     """Notes on what cannot be decided: changes without a spread, steps without a counterpart, and too few steps."""
     notes = []
     if single := int((_alone(rows) & rows["status"].isin(("slower", "faster"))).sum()):
@@ -417,12 +412,11 @@ def undecided(rows: pd.DataFrame, threshold: float) -> list[str]:
     few_steps = rows[["before_steps", "after_steps"]].min(axis=1) < _FEW_STEPS
     few_steps |= rows[["before_low_ns", "after_low_ns"]].isna().any(axis=1)
     both = rows["before_ns"].notna() & rows["after_ns"].notna()
-    if few := int((both & few_steps & _moved(rows, threshold) & (rows["status"] == "same")).sum()):
-        share = f"{threshold:.2%}".rstrip("0%").rstrip(".")
+    if few := int((both & few_steps & _moved(rows) & (rows["status"] == "same")).sum()):
         notes.append(
-            f"{few} of {len(rows)} rows moved by more than {share} %, but have fewer than {_FEW_STEPS} steps in one "
-            f"run (or of one size): too few to tell a change from noise, so they count as same. Record {_FEW_STEPS} "
-            "steps or more."
+            f"{few} of {len(rows)} rows moved by more than {THRESHOLD * 100:.0f} %, but have fewer than {_FEW_STEPS} "
+            "steps in one run (or of one size): too few to tell a change from noise, so they count as same. Record "
+            f"{_FEW_STEPS} steps or more."
         )
     return notes
 
@@ -454,7 +448,7 @@ def of_sides(before: StepTimes, after: StepTimes) -> list[str]:
     """Notes on each run: work that is not compared by module, and few steps."""
     notes = []
     for name, side in zip(_RUNS, (before, after), strict=True):
-        if side.between is not None and (between := int(side.between.ns.sum())):
+        if between := int(side.between.ns.sum()):
             notes.append(f"The {name} run has {duration(between)} of work between steps, under (between steps).")
         if side.outside_ns:
             notes.append(
@@ -473,12 +467,9 @@ def of_mix(before: KeyTimes, after: KeyTimes) -> list[str]:
         pd.Series(side.ns).groupby(np.array(side.alikes, object)[side.alike]).agg(["size", "sum"])
         for side in (before, after)
     ]
-    sizes = [
-        side["size"].groupby([alike.partition(step_metrics.BLOCK_MARK)[0] for alike in side.index]).sum()
-        for side in sides
-    ]
+    sizes = [side["size"].groupby([alike.partition(BLOCK_MARK)[0] for alike in side.index]).sum() for side in sides]
     shares = pd.concat([size / max(size.sum(), 1) for size in sizes], axis=1, keys=_SIDES).fillna(0.0)
-    places = any(step_metrics.BLOCK_MARK in alike for side in sides for alike in side.index)
+    places = any(BLOCK_MARK in alike for side in sides for alike in side.index)
     if len(shares) <= 1 and not places:
         return []
     common = sides[0].index.intersection(sides[1].index)
@@ -490,7 +481,7 @@ def of_mix(before: KeyTimes, after: KeyTimes) -> list[str]:
     moved = (shares["after"] - shares["before"]).abs()
     changed = moved.sort_values(ascending=False).index[: (moved > _MIX_CHANGE).sum()]
     named = "; ".join(
-        f"{step_metrics.step_name(alike)}: {percent(share)} of the steps before, {percent(later)} after"
+        f"{step_name(alike)}: {percent(share)} of the steps before, {percent(later)} after"
         for alike, share, later in shares.loc[changed[:_MOST_NAMED]].itertuples()
     )
     rest = f"; and {len(changed) - _MOST_NAMED:,} more" if len(changed) > _MOST_NAMED else ""

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tracekit.arrays.groups import counts, distinct
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
-from tracekit.comparison.step_metrics import KEYS, Key, KeyTimes
+from tracekit.comparison.key_times import KeyTimes
 
 #: How many binomial standard deviations of ranks an interval reaches to each side of the median.
 _DEVIATIONS = 2.5
@@ -29,21 +29,22 @@ OF_MEANS = ("trimmed_ns", "variance", "free")
 class MatchedTimes(NamedTuple):
     """The times of two runs, restricted to steps that both have.
 
-    A *key* is a thing that is compared (``KEYS``); a *cell* is a key in steps of one kind and size.
+    A *key* is a thing that is compared; a *cell* is a key in steps of one kind and size.
 
     Attributes:
         times: For each side: ``key``, ``sizes``, ``partly``, ``ns``, ``kernels``. A key with steps of several sizes has
             as many values of each size as both sides have, levelled: divided by the median of their size. ``sizes`` is
             the number of these sizes, 0 if the key is not levelled; ``partly`` is whether some of its steps were
             ignored.
-        share: For each side, the weight of every cell within its key per step of that side; NaN if it is ignored.
+        keys: The thing of each key.
+        share: For each side, the weights of cells within their keys per step of that side, by ``key`` (a thing) and
+            ``alike``; without those that are ignored.
         unlike: Which keys both sides have, but in no steps that are alike; they are not compared.
     """
 
     times: tuple[pd.DataFrame, pd.DataFrame]
-    keys: pd.DataFrame
-    cells: pd.DataFrame
-    share: tuple[Floats, Floats]
+    keys: Ints
+    share: tuple[pd.Series, ...]
     unlike: Flags
 
 
@@ -58,12 +59,9 @@ class _Cells(NamedTuple):
 
 def matched_times(before: KeyTimes, after: KeyTimes) -> MatchedTimes:
     """The times of steps of like kind and size; all times of things that only one side has."""
-    every, alikes = sorted({*before.keys, *after.keys}), sorted({*before.alikes, *after.alikes})
-    code = np.concatenate([_codes(side, every, alikes) for side in (before, after)])
-    codes, cell = distinct(code)
-    keys, key = distinct(codes // max(len(alikes), 1))
-    names = pd.DataFrame([every[at] for at in keys.tolist()], columns=KEYS, dtype=object)
-    of_cells = names.iloc[key].assign(alike=[alikes[at] for at in (codes % max(len(alikes), 1)).tolist()])
+    count = max(len(before.alikes), 1)
+    codes, cell = distinct(np.concatenate([side.key.astype(np.int64) * count + side.alike for side in (before, after)]))
+    keys, key = distinct(codes // count)
     later = np.arange(cell.size) >= before.key.size
     steps = counts(cell[~later], key.size), counts(cell[later], key.size)
     shared = (steps[0] > 0) & (steps[1] > 0)
@@ -76,14 +74,9 @@ def matched_times(before: KeyTimes, after: KeyTimes) -> MatchedTimes:
     later = later[times.index]
     with_steps = [np.bincount(key, own) > 0 for own in (*steps, np.minimum(*steps))]
     unlike: Flags = with_steps[0] & with_steps[1] & ~with_steps[2]
-    return MatchedTimes((times[~later], times[later]), names, of_cells, (portion[0], portion[1]), unlike)
-
-
-def _codes(side: KeyTimes, keys: list[Key], alikes: list[str]) -> Rows:
-    key, alike = ({name: at for at, name in enumerate(names)} for names in (keys, alikes))
-    of_key = np.array([key[name] for name in side.keys], np.int64)
-    of_alike = np.array([alike[name] for name in side.alikes], np.int64)
-    return of_key[side.key] * len(alikes) + of_alike[side.alike]
+    of_cells = pd.MultiIndex.from_arrays([keys[key], codes % count], names=["key", "alike"])
+    shares = (pd.Series(share, of_cells, name="share").dropna() for share in portion)
+    return MatchedTimes((times[~later], times[later]), keys, (*shares,), unlike)
 
 
 def _comparable(values: tuple[Ints, Ints], cell: Rows, later: Flags, cells: _Cells) -> pd.DataFrame:

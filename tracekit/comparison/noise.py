@@ -14,6 +14,8 @@ import numpy as np
 
 from tracekit.arrays.types import Flags, Floats, Ints
 
+#: Smaller changes than this share do not count.
+THRESHOLD = 0.01
 #: So many runs are needed to tell a change from noise between runs.
 LEAST_RUNS = 4
 #: How likely any change is found in runs of which none changed.
@@ -46,17 +48,17 @@ class Change(NamedTuple):
     follow: float
 
 
-def common_shifts(values: Floats, machine: Ints, least: float) -> tuple[Floats, list[int]]:
+def common_shifts(values: Floats, machine: Ints) -> tuple[Floats, list[int]]:
     """The shift of each run that all modules share, whose median is 0 for each machine.
 
     Returns:
-        Also the runs from which on most modules changed by more than the least, each in another way: no shift is
-        shared between these and the runs before.
+        Also the runs from which on most modules changed, each in another way: no shift is shared between these and
+        the runs before.
     """
     shifts, differing = np.zeros(machine.size), list[int]()
     for columns in _each(machine):
         own = values[:, columns]
-        apart = _differing(own, least)
+        apart = _differing(own)
         differing += columns[apart].tolist()
         for low, high in pairwise([0, *apart, columns.size]):
             shifts[columns[low:high]] = _common(own[:, low:high])
@@ -73,7 +75,7 @@ def _common(values: Floats) -> Floats:
     return np.asarray(common - np.median(common))
 
 
-def _differing(values: Floats, least: float) -> list[int]:
+def _differing(values: Floats) -> list[int]:
     steps = np.diff(values, axis=1)
     both = np.flatnonzero((~np.isnan(steps)).sum(axis=0) > 1)  # a lone row cannot differ from others
     jump = np.nanmedian(steps[:, both], axis=0)
@@ -81,7 +83,7 @@ def _differing(values: Floats, least: float) -> list[int]:
     usual = _UNUSUAL * float(np.median(apart)) if both.size else 0.0
     moved = np.nanmedian(np.abs(np.vstack([steps[:, both], np.zeros(both.size)])), axis=0)
     shared = np.abs(jump) / np.where(np.abs(jump) > _CLOCKS, _AGREED, 1)
-    far = (moved > least) & (apart > np.maximum(usual, shared))
+    far = (moved > THRESHOLD) & (apart > np.maximum(usual, shared))
     return [int(column) + 1 for column in both[far]]
 
 
@@ -101,8 +103,8 @@ def scales(values: Floats, machine: Ints) -> Floats:
     return np.asarray(np.fmax(own, max(usual, _LEAST_NOISE)))
 
 
-def outliers(values: Floats, scale: Floats, machine: Ints, least: float) -> Flags:
-    """Which values are beyond all others of their row and machine by more than the least and more than noise."""
+def outliers(values: Floats, scale: Floats, machine: Ints) -> Flags:
+    """Which values are beyond all others of their row and machine by more than noise."""
     found = np.zeros(values.shape, bool)
     for columns in _each(machine):
         for signed in (values[:, columns], -values[:, columns]):
@@ -111,24 +113,21 @@ def outliers(values: Floats, scale: Floats, machine: Ints, least: float) -> Flag
             count = np.isfinite(known).sum(axis=1)
             for row in np.flatnonzero(count >= LEAST_RUNS).tolist():
                 gap, number = ordered[row, -1] - ordered[row, -2], int(count[row])
-                sure = gap > least and 2 * number * chance_of_gap(gap / scale[row], number - 1) <= FALSE_ALARMS
+                sure = gap > THRESHOLD and 2 * number * chance_of_gap(gap / scale[row], number - 1) <= FALSE_ALARMS
                 found[row, columns[top[row]]] |= sure
     return found
 
 
-def changes(
-    values: Floats, shifts: Floats, usual: float, machine: Ints, least: float, differing: list[int]
-) -> list[Change]:
+def changes(values: Floats, shifts: Floats, usual: float, machine: Ints, differing: list[int]) -> list[Change]:
     """The changes of all rows that stay: of each row the one that explains most, and then those before and after it.
 
-    ``values`` are beside the ``shifts``, NaN where unknown; smaller changes than the ``least`` do not count, and
-    ``usual`` is the scale of the noise of most rows.
+    ``values`` are beside the ``shifts``, NaN where unknown, and ``usual`` is the scale of the noise of most rows.
     """
     found, tests, spans = list[Change](), 0, [(0, machine.size, np.arange(len(values)))]
     while spans:
         low, high, rows = spans.pop()
         inside = np.where((np.arange(machine.size) >= low) & (np.arange(machine.size) < high), values, np.nan)
-        steps = [_step(inside, shifts, usual, machine, least, at, alike=at not in differing) for at in range(low, high)]
+        steps = [_step(inside, shifts, usual, machine, at, alike=at not in differing) for at in range(low, high)]
         chance, explained, follow = (np.stack(columns, axis=1) for columns in zip(*steps, strict=True))
         tests = tests or int((~np.isnan(chance)).sum())
         chance = np.where(np.isnan(chance), np.inf, chance * tests)
@@ -141,8 +140,8 @@ def changes(
     return sorted(found)
 
 
-def _step(  # noqa: PLR0913 - those of changes, for one column
-    values: Floats, shifts: Floats, usual: float, machine: Ints, least: float, column: int, *, alike: bool
+def _step(
+    values: Floats, shifts: Floats, usual: float, machine: Ints, column: int, *, alike: bool
 ) -> tuple[Floats, Floats, Floats]:
     """How likely each row seems to change at a column by chance, how much that explains, how far it follows the shifts.
 
@@ -161,7 +160,7 @@ def _step(  # noqa: PLR0913 - those of changes, for one column
     rest = value - change * step - follow * shift
     size, weight = np.abs(change[:, 0]), np.maximum((alone**2).sum(axis=1), _NONE)
     others = float(np.sort(np.append(size[judged], 0.0))[judged.sum() // 2]) if alike else 0.0
-    stays, signed = size > max(least, _OTHERS * others), np.sign(change) * value
+    stays, signed = size > max(THRESHOLD, _OTHERS * others), np.sign(change) * value
     stays &= np.abs(_slope(value, step)[:, 0]) > BESIDE * _jump(shifts, machine, column)
     for columns in _each(machine):
         here = np.isin(np.arange(machine.size), columns) & known

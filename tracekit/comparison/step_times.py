@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tracekit.aggregates.each_report import Totals, Words
+from tracekit.aggregates.each_report import Totals
 from tracekit.aggregates.phase_times import PHASES, phase_rows
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.aggregates.weighted_kernels import first_of_kernel, names_of, weighted_kernels
@@ -20,7 +20,8 @@ from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, sums_by
 from tracekit.arrays.text import json_text
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.comparison.step_metrics import KEYS, PROPERTIES, STEP, KeyRows, Keys, KeyTimes, step_before, step_kinds
+from tracekit.comparison.alike_steps import PROPERTIES, STEP, step_before, step_kinds
+from tracekit.comparison.key_times import KeyRows, KeyTimes, Met, Sorted
 from tracekit.dataset.opening import Dataset
 
 #: The step of work outside steps.
@@ -152,7 +153,7 @@ def compiled_modules(above: Rows, kernels: pa.Table, call: Rows, module_of_call:
 
 _BETWEEN = "(between steps)"
 #: What the kernels of things are added up by.
-_OWN = ("key", "alike", "name")
+_OWN = ["key", "alike", "name"]
 #: What things are, with the paths and shapes of all of them.
 _Named = tuple[str, Sequence[str], Sequence[str | None]]
 
@@ -162,8 +163,8 @@ class StepTimes(NamedTuple):
 
     Attributes:
         times: A row per thing and step in which it had work.
-        kernels: A row per thing and kernel of its own, without those of modules below: ``KEYS``, ``alike``, ``name``,
-            ``ns`` and ``kernels``, summed over all such steps.
+        kernels: A row per thing and kernel of its own, without those of modules below: ``key`` and ``alike`` as in
+            times, ``name``, ``ns`` and ``kernels``, summed over all such steps.
         steps: How many steps have work; 0 if all work counts as one.
         outside_ns: Time of work launched before the first step of its process, which is ignored.
         between: Times of work launched between steps, by the step that started last; 0 for steps after which was none.
@@ -174,51 +175,58 @@ class StepTimes(NamedTuple):
     kernels: pd.DataFrame
     steps: int
     outside_ns: int
-    between: KeyTimes | None = None
+    between: KeyTimes
     phases: Mapping[str, StepTimes] = MappingProxyType({})
 
 
 def step_times(
-    dataset: Dataset,
-    named: list[str],
+    sides: Iterable[tuple[Dataset, list[str]]],
     *,
     steps: bool,
     shapes: bool,
     properties: frozenset[str] = PROPERTIES,
     phases: bool = False,
-) -> StepTimes:
-    """Adds up the kernels of every step by whole step, by module, and those without a module.
+) -> list[StepTimes]:
+    """Adds up the kernels of every step by whole step, by module, and those without a module, for each dataset.
 
     A kernel counts in the step that launched it, also if it was replayed from a CUDA graph. It counts for the module
     of its call and for those of all calls around that, so that the time of a module is that of its subtree. If only
     its module is known (a backward pass without markers), it counts for that and those above, without shapes.
 
-    ``named`` are the names of the modules in the comparison, and ``properties`` the columns of ``steps`` that
-    distinguish kinds and sizes. Without ``steps`` all work counts as one step; ``shapes`` distinguishes calls by their
-    input shapes.
+    ``sides`` are the datasets with the names of their modules in the comparison, and ``properties`` the columns of
+    ``steps`` that distinguish kinds and sizes. Without ``steps`` all work counts as one step; ``shapes`` distinguishes
+    calls by their input shapes.
     """
-    keys, alikes, names, modules = Keys(), Words(), Words(), Modules(dataset, named)
-    whole, *by_phase = (_Gathered(keys, alikes, names, steps=steps) for _ in ("whole", *(PHASES if phases else ())))
-    for part in dataset.by_report():
-        kernels = weighted_kernels(part, _KERNELS).table
-        calls = Calls(part, modules, kernels, shapes=shapes)
-        work = _work(part, kernels, calls.of_work, steps=steps)
-        del kernels  # the largest of all
-        kinds = _Kinds(part, properties if steps else None, alikes)
-        whole.add(work, calls, kinds)
-        for phase, gathered in enumerate(by_phase):
-            gathered.add(work.at(work.phase == phase), calls, kinds)
-    of_phases = (gathered.step_times() for gathered in by_phase)
-    return whole.step_times()._replace(phases=dict(zip(PHASES, of_phases, strict=False)))
+    met, gathered = Met(), []
+    for dataset, named in sides:
+        whole, *by_phase = (_Gathered(met, steps=steps) for _ in ("whole", *(PHASES if phases else ())))
+        modules = Modules(dataset, named)
+        for part in dataset.by_report():
+            kernels = weighted_kernels(part, _KERNELS).table
+            calls = Calls(part, modules, kernels, shapes=shapes)
+            work = _work(part, kernels, calls.of_work, steps=steps)
+            del kernels  # the largest of all
+            kinds = _Kinds(part, properties if steps else None, met)
+            whole.add(work, calls, kinds)
+            for phase, gathered_of_phase in enumerate(by_phase):
+                gathered_of_phase.add(work.at(work.phase == phase), calls, kinds)
+        gathered.append((whole, by_phase))
+    names = met.sorted()
+    return [
+        whole.step_times(names)._replace(
+            phases=dict(zip(PHASES, (part.step_times(names) for part in by_phase), strict=False))
+        )
+        for whole, by_phase in gathered
+    ]
 
 
 class _Gathered:
-    """Times of some work; things, texts of steps and names of kernels are numbered alike in all reports and phases."""
+    """Times of some work of a dataset."""
 
-    def __init__(self, keys: Keys, alikes: Words, names: Words, *, steps: bool) -> None:
-        self._keys, self._alikes, self._names, self._with_steps = keys, alikes, names, steps
+    def __init__(self, met: Met, *, steps: bool) -> None:
+        self._met, self._with_steps = met, steps
         self._times, self._between = KeyRows(), KeyRows()
-        self._own = Totals([*_OWN], dict.fromkeys(("ns", "kernels"), "sum"))
+        self._own = Totals(_OWN, dict.fromkeys(("ns", "kernels"), "sum"))
         self._steps = self._outside_ns = 0
 
     def add(self, work: Work, calls: Calls, kinds: _Kinds) -> None:
@@ -231,25 +239,24 @@ class _Gathered:
         self._steps += np.unique(in_step.step).size
         self._outside_ns += int(rest.ns.sum() - between.ns.sum())
 
-    def step_times(self) -> StepTimes:
-        keys, alikes, own = self._keys.named(), self._alikes.all(), self._own.frame()
-        kernels = pd.DataFrame([keys[at] for at in own["key"]], columns=KEYS, dtype=object)
-        kernels["alike"] = self._alikes.named(own["alike"])
-        kernels["name"] = pd.Series(self._names.named(own["name"]), dtype=object)
-        kernels[["ns", "kernels"]] = own[["ns", "kernels"]]
-        times = self._times.times(keys, alikes, one_step=not self._with_steps)
-        if not self._with_steps:
-            return StepTimes(times, kernels, 0, 0)
-        between = self._between.times(keys, alikes, one_step=False)
+    def step_times(self, names: Sorted) -> StepTimes:
+        own = self._own.frame()
+        kernels = own.assign(
+            key=names.key[own["key"]],
+            alike=names.alike[own["alike"]],
+            name=pd.Series(self._met.kernels.named(own["name"]), dtype=object),
+        )
+        times = self._times.times(names, one_step=not self._with_steps)
+        between = self._between.times(names, one_step=False)
         return StepTimes(times, kernels, self._steps, self._outside_ns, between)
 
     def _add_in_steps(self, work: Work, calls: Calls, kinds: _Kinds) -> None:
         (step,), ns, count = work.by(work.step)
         at = positions(step, kinds.ids)
-        unsized = self._keys.codes("step", kinds.kind, [None] * len(kinds.kind), at)
+        unsized = self._met.codes("step", kinds.kind, [None] * len(kinds.kind), at)
         self._times.add(unsized, kinds.alike[at], ns, count)
         sized = np.flatnonzero(kinds.sized[at])
-        of_size = self._keys.codes("step", kinds.kind, kinds.size, at[sized])
+        of_size = self._met.codes("step", kinds.kind, kinds.size, at[sized])
         self._times.add(of_size, kinds.alike[at[sized]], ns[sized], count[sized])
         own, rest = work.at(work.call >= 0), work.at(work.call < 0)
         (step,), ns, count = rest.by(rest.step)
@@ -271,23 +278,23 @@ class _Gathered:
 
     def _add_modules(self, work: Work, own: Work, calls: Calls, kinds: _Kinds, named: _Named) -> None:
         key, step, ns, count = calls.subtrees(work)
-        self._times.add(self._keys.codes(*named, key), kinds.alike_of(step), ns, count)
+        self._times.add(self._met.codes(*named, key), kinds.alike_of(step), ns, count)
         self._add_own(own, calls.key[own.call], kinds, named)
 
     def _add_own(self, work: Work, key: Rows, kinds: _Kinds, named: _Named) -> None:
-        by = (key, kinds.alike_of(work.step), self._names.codes(work.names))
+        by = (key, kinds.alike_of(work.step), self._met.kernels.codes(work.names))
         (key, alike, name), ns, count = work.by(*by)
-        columns = (self._keys.codes(*named, key), alike, name, ns, count)
+        columns = (self._met.codes(*named, key), alike, name, ns, count)
         self._own.add(dict(zip((*_OWN, "ns", "kernels"), columns, strict=True)))
 
     def _single(self, what: str, path: str, step: Ints) -> Rows:
-        return self._keys.codes(what, [path], [None], np.zeros_like(step))
+        return self._met.codes(what, [path], [None], np.zeros_like(step))
 
 
 class _Kinds:
     """The steps of a report: kinds, sizes, and numbers for what they are like; without properties all is one step."""
 
-    def __init__(self, dataset: Dataset, properties: frozenset[str] | None, alikes: Words) -> None:
+    def __init__(self, dataset: Dataset, properties: frozenset[str] | None, met: Met) -> None:
         if properties is None:
             kinds = pd.DataFrame({"kind": "all", "size": None, "alike": f"{STEP} {{}}"}, index=[0], dtype=object)
         else:
@@ -296,7 +303,7 @@ class _Kinds:
         self.kind, self.size = kinds["kind"].tolist(), kinds["size"].tolist()
         self.sized = np.array([size is not None for size in self.size], bool)
         texts = kinds["alike"].tolist()
-        self.alike = alikes.codes(Labels(np.arange(len(texts)), texts))
+        self.alike = met.alikes.codes(Labels(np.arange(len(texts)), texts))
 
     def alike_of(self, step: Ints) -> Rows:
         return self.alike[positions(step, self.ids)]

@@ -24,10 +24,10 @@ from tracekit.arrays.groups import grouped, sums_by
 from tracekit.arrays.text import listed
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.comparison import comparable, noise
-from tracekit.comparison.difference import MIN_SHARE, THRESHOLD, percent
+from tracekit.comparison.alike_steps import PROPERTIES, STEP, common_properties, step_kinds, step_name
+from tracekit.comparison.difference import MIN_SHARE, percent
 from tracekit.comparison.medians import medians
-from tracekit.comparison.noise import LEAST_RUNS, common_shifts
-from tracekit.comparison.step_metrics import PROPERTIES, STEP, common_properties, step_kinds, step_name
+from tracekit.comparison.noise import LEAST_RUNS, THRESHOLD, common_shifts
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import SUFFIX, Dataset, load
 from tracekit.dataset.patterns import Pattern
@@ -130,13 +130,13 @@ def trend(given: Sequence[Given], *, strip_root: bool = False, progress: Progres
         logarithms = np.log(np.where(tested[:, None] & (trimmed > 0), trimmed, np.nan))
     machines = [run.machine for run in series.runs]
     machine = np.array([machines.index(one) for one in machines], np.int64)
-    shifts, differing = common_shifts(logarithms, machine, THRESHOLD)
+    shifts, differing = common_shifts(logarithms, machine)
     values = logarithms - shifts
     scale = noise.scales(values, machine)
-    off = noise.outliers(values, scale, machine, THRESHOLD)
+    off = noise.outliers(values, scale, machine)
     modules = _modules(table["subtree_ns"].index.to_list(), subtree, own)
     usual = float(np.median(scale))
-    found = noise.changes(np.where(off, np.nan, values), shifts, usual, machine, THRESHOLD, differing)
+    found = noise.changes(np.where(off, np.nan, values), shifts, usual, machine, differing)
     changed = [_change(modules[one.row], one, shifts, off[one.row]) for one in found]
     judged = (~np.isnan(values)).sum(axis=1)
     notes = series.notes + _of_judgement(series.runs, judged[judged > 0])

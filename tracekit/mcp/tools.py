@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tracekit import answers as all_answers
-from tracekit.comparison.difference import Options, compare_with_several, part_of
+from tracekit.comparison.difference import compare_with_several, part_of
 from tracekit.dataset.opening import Dataset, load
 from tracekit.errors import UsageError, did_you_mean
 from tracekit.mcp.bounds import Answer, Folders, bounded
@@ -132,8 +132,8 @@ class Tools:
         if not 1 < len(named) <= _MOST_BEFORE + 1:
             raise UsageError(f"which datasets before, at most {_MOST_BEFORE}? the tool files lists them")
         (*baselines, new), places = zip(*map(self._load, named), strict=True)
-        options = Options(strip_root=strip_root, shapes=not ignore_shapes)
-        found = part_of(compare_with_several(baselines, new, options), path, min_share)
+        whole = compare_with_several(baselines, new, strip_root=strip_root, shapes=not ignore_shapes)
+        found = part_of(whole, path, min_share)
         rows = records(found.rows)
         changes = sorted(difference.changed_parts(rows), key=lambda row: -abs(row["change_ns"]))
         content = {
@@ -225,6 +225,6 @@ def _flags(**options: object) -> list[object]:
             words.append(option)
         elif isinstance(value, list):
             words += [word for item in value for word in (option, item)]
-        elif value not in {None, False}:
+        elif value is not None and value is not False:
             words += [option, value]
     return words

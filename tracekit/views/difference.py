@@ -9,12 +9,13 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from tracekit.comparison.alike_steps import STEP
 from tracekit.comparison.difference import Difference
-from tracekit.comparison.step_metrics import KEYS, STEP
+from tracekit.comparison.key_times import KEYS
 from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
 from tracekit.views import formatting
-from tracekit.views.formatting import WrappedText, by_key, change, count, duration, fitting, percent, records
+from tracekit.views.formatting import WrappedText, by_key, change, count, duration, fitting, percent, records, worst
 
 #: Rows by their key.
 _Rows = dict[tuple[Any, ...], list[dict[str, Any]]]
@@ -22,7 +23,6 @@ _Rows = dict[tuple[Any, ...], list[dict[str, Any]]]
 _STYLE = {"slower": "red", "added": "red", "faster": "green", "gone": "green"}
 #: Kernels shown of each module: those that changed most.
 _MOST_KERNELS = 3
-_MOST_FAILED = 10
 _FIGURES = ("before", "after", "change", " ", "kernels")
 #: Which of these a narrow terminal does without, first to last, so that names have room for so many characters.
 _SPARED, _LEAST_NAME = ("kernels", "before", " "), 16
@@ -94,16 +94,15 @@ def _tally(changed: list[dict[str, Any]], only_in_phases: int, node: str) -> str
 
 def judged(failed: list[dict[str, Any]], limit: float) -> list[str]:
     """What failed the comparison, a line for each of the worst; first the kinds of steps that cannot be compared."""
-    worst = sorted(
+    order = sorted(
         failed, key=lambda row: (row["status"] == "slower", row["what"] != "step", -abs(row["own_change_ns"]))
     )
-    lines = [
-        f"{_judgement(row, limit)}: " + " ".join(dict.fromkeys(plain(str(row[key])) for key in KEYS if row[key]))
-        for row in worst[:_MOST_FAILED]
-    ]
-    if len(failed) > _MOST_FAILED:
-        lines.append(f"and {len(failed) - _MOST_FAILED:,} more: --json lists all")
-    return lines
+    return worst(
+        [
+            f"{_judgement(row, limit)}: " + " ".join(dict.fromkeys(plain(str(row[key])) for key in KEYS if row[key]))
+            for row in order
+        ]
+    )
 
 
 def _judgement(row: dict[str, Any], limit: float) -> str:

@@ -34,6 +34,8 @@ _IDENTIFIERS = ("_id", "pid", "rank", "device", "index", "line")
 _SHARES = ("share", "spread")
 #: Longer texts lose their middle.
 _LONGEST = 240
+#: Lines about what failed a comparison.
+_MOST_FAILED = 10
 _NOT_ASCII = re.compile(r"[^\n -~]")
 #: Places to break behind; never inside a number or before its unit (``62.5 %``).
 _BREAK = re.compile(r"(?<!\d)\.|\.(?!\d)|_| (?!%)")
@@ -149,6 +151,12 @@ def truncate(text: str, cells: int) -> str:
 def count(number: int, singular: str, plural: str | None = None) -> str:
     """``1 kernel``, ``1,000 kernels``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def worst(lines: Sequence[str]) -> list[str]:
+    """The first lines about what failed, and how many more there are."""
+    more = len(lines) - _MOST_FAILED
+    return [*lines[:_MOST_FAILED], *([f"and {more:,} more: --json lists all"] if more > 0 else [])]
 
 
 #: The cells of a table by the headings of their columns.

@@ -14,12 +14,22 @@ from rich.text import Text
 from tracekit.arrays.types import Columns, Floats
 from tracekit.comparison.trend import Change, Module, Trend
 from tracekit.errors import plain
-from tracekit.views.formatting import WrappedText, by_key, change, count, duration, percent, plain_table, shortened
+from tracekit.views.formatting import (
+    WrappedText,
+    by_key,
+    change,
+    count,
+    duration,
+    percent,
+    plain_table,
+    shortened,
+    worst,
+)
 from tracekit.views.page import digest
 from tracekit.views.page.limits import MODULES, TEXT, clipped
 
 _BARS = "▁▂▃▄▅▆▇█"
-_LEAST_BARS, _MOST_FAILED = 8, 10
+_LEAST_BARS = 8
 #: What stands beside the bars of a line.
 _OTHERS = 70
 _WIDTH, _HEIGHT, _MARGIN = 240, 32, 4
@@ -204,13 +214,13 @@ def scale(values: Floats) -> tuple[float, float]:
 
 def judged(trend: Trend, failed: list[Change], limit: float) -> list[str]:
     """What failed, a line for each of the worst."""
-    lines = [
-        f"slower by {one.change:.1%}, more than {limit:.1%}: {plain(one.module.path)} from "
-        f"{plain(trend.runs[one.run].name)} on"
-        for one in failed[:_MOST_FAILED]
-    ]
-    more = len(failed) - _MOST_FAILED
-    return lines + ([f"and {more:,} more: --json lists all"] if more > 0 else [])
+    return worst(
+        [
+            f"slower by {one.change:.1%}, more than {limit:.1%}: {plain(one.module.path)} from "
+            f"{plain(trend.runs[one.run].name)} on"
+            for one in failed
+        ]
+    )
 
 
 def page(trend: Trend) -> bytes:

@@ -115,9 +115,3 @@ def test_the_step_that_is_asked_for_comes_first_on_the_timeline(tmp_path: Path) 
     refused = command("html", dataset.folder, "--step", "99", "-o", tmp_path / "other.html")
     assert refused == (2, "", "tracekit: no step with work has the index 99; tracekit show steps lists them\n")
     assert not (tmp_path / "other.html").exists()
-
-
-def test_a_peak_that_is_none_is_refused_before_anything_is_written(folder: Path, tmp_path) -> None:
-    done = command("html", folder, "--peak", "fast", "-o", tmp_path / "page.html")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert not (tmp_path / "page.html").exists()

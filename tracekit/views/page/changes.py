@@ -7,7 +7,7 @@ from typing import Any
 
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.comparison.comparable import names_of
-from tracekit.comparison.difference import Options, compare_with_several, part_of
+from tracekit.comparison.difference import compare_with_several, part_of
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import literals
 from tracekit.views.budget import budgets_of
@@ -30,7 +30,7 @@ def changes(before: Sequence[Dataset], after: Dataset, nodes: Nodes) -> dict[str
         Also ``modules``, for those on the page ``before_ns`` (null if not compared) and ``change_ns`` (0 if it is no
         more than chance) per step; ``layers``, the same for series of modules that changed; ``budget``, of the first.
     """
-    difference = part_of(compare_with_several(before, after.whole, Options()), after.root, 0.0)
+    difference = part_of(compare_with_several(before, after.whole), after.root, 0.0)
     rows = records(difference.rows)
     changed = changed_parts(rows)
     lines = by_own_change(changed, difference.patterns)

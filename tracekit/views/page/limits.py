@@ -60,6 +60,13 @@ def highest(values: NDArray[Any], most: int) -> Rows:
     return order[np.searchsorted(group[order], np.arange(most))]
 
 
+def clip(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    """The rows, in which some texts are clipped where they are known."""
+    for row in rows:
+        row |= {name: clipped(row[name]) for name in names if row.get(name)}
+    return rows
+
+
 def clipped(text: str, most: int = NAME) -> str:
     """Text for the page: without control characters, and of a long one only begin and end. An empty one is a square."""
     return plain(shortened(text, most)) or "\N{WHITE SQUARE}"

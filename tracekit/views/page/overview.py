@@ -16,7 +16,7 @@ from tracekit.version import __version__
 from tracekit.views import budget as budget_view, findings, summary
 from tracekit.views.formatting import nouns, records
 from tracekit.views.page import limits
-from tracekit.views.page.limits import clipped
+from tracekit.views.page.limits import clip, clipped
 
 _PAIRS = 50
 _OF_WORK = ("dur_ns", "module_id", "step_id")
@@ -120,9 +120,7 @@ def first_findings(dataset: Dataset) -> list[dict[str, Any]]:
 
 def by_process(in_processes: pd.DataFrame) -> dict[str, Any]:
     """Work by report, rank, process and device, which the analysis ``processes`` answers."""
-    rows = records(in_processes)
-    for row in rows:
-        row["report"] = row["report"] and clipped(row["report"])
+    rows = clip(records(in_processes), "report")
     return {"rows": rows[: limits.ROWS], "left_out": max(len(rows) - limits.ROWS, 0)}
 
 
@@ -138,10 +136,7 @@ def ranks(dataset: Dataset, processes: int, budgets: Budgets | None) -> dict[str
     times = times_of(budgets)
     order = of_ranks.order(times)
     shown = order[: limits.ROWS]
-    rows = records(of_ranks.rows(dataset, times, shown))
-    for row in rows:
-        for name in ("report", "host", "gpu", "path"):
-            row[name] = row[name] and clipped(row[name])
+    rows = clip(records(of_ranks.rows(dataset, times, shown)), "report", "host", "gpu", "path")
     own = [time[~np.isnan(time)].astype(np.int64) for time in times.own_ns[shown]]
     own = [time[limits.highest(time, limits.RANK_STEPS)].tolist() for time in own]
     return {"rows": rows, "own": own, "left_out": order.size - shown.size}
@@ -161,19 +156,10 @@ def idle(dataset: Dataset) -> dict[str, Any]:
     how = {"gaps": "sum", "idle_ns": "sum", "share": "sum", "longest_ns": "max"}
     devices = pairs.groupby(["report", "device"], sort=False, dropna=False).agg(how).reset_index()
     return {
-        "devices": _shown(devices, limits.ROWS),
-        "pairs": _shown(pairs, _PAIRS),
+        "devices": clip(records(devices.head(limits.ROWS)), "report"),
+        "pairs": clip(records(pairs.head(_PAIRS)), "report", "before", "after"),
         "left_out": max(len(pairs) - _PAIRS, 0),
     }
-
-
-def _shown(frame: pd.DataFrame, most: int) -> list[dict[str, Any]]:
-    rows = records(frame.head(most))
-    for row in rows:
-        for name in ("report", "before", "after"):
-            if row.get(name) is not None:
-                row[name] = clipped(row[name])
-    return rows
 
 
 def launched(by_module: pd.DataFrame) -> dict[str, int]:

@@ -29,7 +29,7 @@ from tracekit.steptime.own_times import times_of
 from tracekit.steptime.windows import host_spans, thread_keys
 from tracekit.views.formatting import records
 from tracekit.views.page import limits
-from tracekit.views.page.limits import clipped
+from tracekit.views.page.limits import clip, clipped
 from tracekit.views.page.nodes import Nodes
 
 _WHERE = ["pid", "device", "context", "stream"]
@@ -433,10 +433,8 @@ def steps(frame: pd.DataFrame, dataset: Dataset, budgets: Budgets | None) -> dic
     median = frame.groupby("kind")["time_ns"].transform("median")
     slow = frame.assign(median_ns=median)[time > _SLOW * median]
     slow = slow.sort_values("time_ns", ascending=False, kind="stable").head(_NAMED)
-    slow_steps = records(slow[["row", "index", "kind", "time_ns", "median_ns", "gpu_time_ns"]])
-    rows = records(phases.frame(dataset))
-    for row in [*rows, *slow_steps]:
-        row["kind"] = row["kind"] and clipped(row["kind"])
+    slow_steps = clip(records(slow[["row", "index", "kind", "time_ns", "median_ns", "gpu_time_ns"]]), "kind")
+    rows = clip(records(phases.frame(dataset)), "kind")
     place = {kind: min(at, limits.ROWS) for at, kind in enumerate(frame["kind"].unique())}
     bars = frame.iloc[limits.highest(time.to_numpy(), limits.BARS)]
     return {
