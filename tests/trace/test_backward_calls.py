@@ -2,29 +2,6 @@
 
 from tests.golden import Golden, Parse, expect
 
-LINES = """
-range  1    0  100 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]]}
-range  1   10   50 {"Module": "top.a", "Class": "Linear", "Inputs": [[2, 3]]}
-run    1   20   30 gemm
-range  1  100  110 {"Module": "top", "Class": "Net", "Outputs": [[2]]}
-range  2  200  300 {"Module": "top", "Class": "Net", "Phase": "backward"}
-range  2  210  250 {"Module": "top.a", "Class": "Linear", "Phase": "backward"}
-run    2  220  230 gemm_backward
-"""
-
-
-def test_backward_work_belongs_to_the_module_in_the_backward_phase(parsed: Parse) -> None:
-    dataset = parsed(LINES)
-    expect(dataset, "calls")("""
-        module  phase     occurrence  parent_call_id  tid  inputs    outputs  kernel_count
-        top     forward   1           -               1    [[2, 3]]  [[2]]    1
-        top     backward  1           -               2    -         -        1
-        top.a   forward   1           0               1    [[2, 3]]  -        1
-        top.a   backward  1           1               2    -         -        1
-    """)
-    expect(dataset, "kernels")("name  module\ngemm  top.a\ngemm_backward  top.a")
-
-
 RECOMPUTED = """
 range  1    0  100 {"Module": "top", "Class": "Net", "Inputs": [[2, 3]]}
 range  1   10   90 {"Module": "top.a", "Class": "Block", "Inputs": [[2, 3]]}

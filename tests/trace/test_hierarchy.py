@@ -39,11 +39,18 @@ def test_a_compiled_region_stands_below_its_caller_under_its_class(golden: Golde
         run    1  20  25 triton
         range  1  52  53 Torch Compiled Module (output):LlamaModel
         range  1  60  90 Torch Compiled Module (input):LlamaModel
+        range  1  70  75 {'Module': 'top.model.layers.0.attn'}
+        range  1  80  85 {'Module': 'top.model.layers.1.attn'}
         => modules
-        path                  class_name  alias_of
-        top                   -           -
-        top.model             -           -
-        top.model.LlamaModel  LlamaModel  -
+        path                                class_name  alias_of
+        top                                 -           -
+        top.model                           -           -
+        top.model.LlamaModel                LlamaModel  -
+        top.model.LlamaModel.layers         -           -
+        top.model.LlamaModel.layers.0       -           -
+        top.model.LlamaModel.layers.0.attn  -           top.model.layers.0.attn
+        top.model.LlamaModel.layers.1       -           -
+        top.model.LlamaModel.layers.1.attn  -           top.model.layers.1.attn
     """)
 
 

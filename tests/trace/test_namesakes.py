@@ -35,23 +35,6 @@ INTERLEAVED = "\n".join(
 )
 
 
-def test_two_models_of_one_prefix_are_two_modules(parsed: Parse) -> None:
-    dataset = parsed(linear("1", 0, 32) + linear("1", 1000, 512) + linear("1", 3000, 32))
-    expect(dataset, "modules")("""
-        module_id  subtree_end_id  parent_id  path   name   class_name  alias_of  params
-        0          1               -          top    top    Linear      -         [{'name': 'weight', 'shape': [32, 32], 'dtype': 'float16'}]
-        1          2               -          top~2  top~2  Linear      top       [{'name': 'weight', 'shape': [512, 512], 'dtype': 'float16'}]
-    """)  # noqa: E501
-    expect(dataset, "calls")("""
-        module  occurrence  start_ns
-        top     1           0
-        top     2           3000
-        top~2   1           1000
-    """)
-    expect(dataset, "kernels")("name  module\ngemm32  top\ngemm32  top\ngemm512  top~2")
-    assert losses(dataset) == {"steps_unclear": 3}
-
-
 def test_modules_that_are_alike_in_two_models_go_with_their_own_root(parsed: Parse) -> None:
     dataset = parsed(INTERLEAVED)
     expect(dataset, "modules")("""
@@ -201,22 +184,22 @@ def test_class_settings_and_parameters_tell_modules_apart(parsed: Parse, one: st
     assert dataset.table("modules").column("path").to_pylist() == ["m", "m~2"]
 
 
-def test_a_model_that_is_cast_is_one_model_of_no_single_dtype(parsed: Parse) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "known"),
+    [
+        (["{'shape': [8], 'dtype': 'float32'}", "{'shape': [8], 'dtype': 'bfloat16'}"], [8]),  # cast
+        ([f"[2, {at}]" for at in range(10, 1000, 10)], [2, None]),  # a cache that grows with every call
+    ],
+)
+def test_of_a_parameter_that_changes_what_differs_is_null_and_counted(
+    parsed: Parse, sizes: list[str], known: list[int | None]
+) -> None:
     calls = (
-        f"range 1 {at} {at + 5} {{'Module': 'm', 'TrainableParams': {{'w': {{'shape': [8], 'dtype': '{dtype}'}}}}}}"
-        for at, dtype in ((0, "float32"), (10, "bfloat16"))
+        f"range 1 {10 * at} {10 * at + 5} {{'Module': 'm', 'TrainableParams': {{'w': {size}}}}}"
+        for at, size in enumerate(sizes)
     )
     dataset = parsed("\n".join(calls))
-    expect(dataset, "modules")("path  params\nm  [{'name': 'w', 'shape': [8], 'dtype': None}]")
-    assert losses(dataset) == {"modules_differ": 1}
-
-
-def test_a_parameter_that_grows_with_every_call_is_one_module_s(parsed: Parse) -> None:
-    """Such as a cache; its size is null then, and counted."""
-    said = "{'Module': 'top.attn', 'TrainableParams': {'cache': [2, %s]}}"
-    dataset = parsed("\n".join(f"range 1 {at} {at + 5} {said % at}" for at in range(10, 1000, 10)))
-    grown = "[{'name': 'cache', 'shape': [2, None], 'dtype': None}]"
-    expect(dataset, "modules")(f"path  params\ntop  []\ntop.attn  {grown}")
+    expect(dataset, "modules")(f"path  params\nm  [{{'name': 'w', 'shape': {known}, 'dtype': None}}]")
     assert losses(dataset) == {"modules_differ": 1}
 
 

@@ -53,8 +53,6 @@ def attribute(evidence: Evidence) -> Trace:
     if evidence.forward_call_of is not None:
         evidence, call = _with_backward_calls(evidence, evidence.forward_call_of, owners.call, linked)
         owners = replace(owners, call=call)
-    elif evidence.keyed.by == MODULES:
-        owners.call[linked] = -1
     return Trace(evidence, owners, ids_of(evidence, module), module, recording.own_ns)
 
 

@@ -122,7 +122,7 @@ def _ranges(trace: Trace) -> list[Row]:
 
 def _compiling(trace: Trace) -> list[Row]:
     compiling, processes = trace.evidence.compiling, trace.evidence.recording.threads.process_pid.size
-    number, spent = int(np.unique(compiling.process).size), int((compiling.end_ns - compiling.start_ns).sum())
+    number, spent = len(compiling.times), compiling.spent_ns
     row = _unknown("processes", causes.COMPILATION, number, spent, number / max(1, processes))
     return [row] if number else []
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from tracekit.arrays.codes import lookup
 from tracekit.arrays.groups import counts, grouped
-from tracekit.arrays.intervals import innermost, nesting_order, parents
+from tracekit.arrays.intervals import innermost, nesting_order, one_axis, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers.base import ModuleMarker
 from tracekit.markers.torch_texts import EVALUATION
@@ -285,16 +285,15 @@ def _candidates(nodes: Numbered, operators: Numbered, counter: Ints) -> _Pairs:
     size = nodes.number.size
     keys = grouped([np.concatenate((getattr(nodes, name), getattr(operators, name))) for name in ("process", "number")])
     key, wanted = keys.group[size:], keys.group[:size]
-    _, time = np.unique(np.concatenate((nodes.start_ns, operators.start_ns)), return_inverse=True)
-    order = np.lexsort((operators.start, time[size:], counter, key))
+    order = np.lexsort((operators.start, operators.start_ns, counter, key))
     # Operators of one counter with one number follow each other, and such sequences by number.
     sequences = grouped((key[order], counter[order]))
     first = np.searchsorted(key[order][sequences.first], np.arange(keys.first.size + 1))
     many = np.where(nodes.number >= 0, first[wanted + 1] - first[wanted], 0)
     node = np.repeat(np.arange(size), many)
     chosen = first[wanted][node] + np.arange(node.size) - np.repeat(np.cumsum(many) - many, many)
-    span = int(time.max(initial=0)) + 1
-    last = np.searchsorted(sequences.group * span + time[size:][order], chosen * span + time[:size][node]) - 1
+    began, asked = one_axis([sequences.group, chosen], [operators.start_ns[order], nodes.start_ns[node]])
+    last = np.searchsorted(began, asked) - 1
     valid = (last >= 0) & (lookup(sequences.group, last) == chosen)
     return _Pairs(node[valid], order[last[valid]])
 
@@ -304,12 +303,10 @@ def _of_their_names(nodes: Numbered, operators: Numbered, known: _Known, rows: R
 
     A user's function makes such nodes, and an operator of several tensors.
     """
-    _, rank = np.unique(np.concatenate((operators.number, nodes.number[rows])), return_inverse=True)
-    span = int(rank.max(initial=0)) + 1
-    order = np.lexsort((operators.start, operators.number, known.counter))
-    key = (known.counter * span + rank[: operators.number.size])[order]
     counter = known.one[rows]
-    last = order[np.searchsorted(key, counter * span + rank[operators.number.size :], side="right") - 1]
+    made, wanted = one_axis([known.counter, counter], [operators.number, nodes.number[rows]])
+    order = np.lexsort((operators.start, made))
+    last = order[np.searchsorted(made[order], wanted, side="right") - 1]
     own = (known.counter[last] == counter) & (operators.start_ns[last] <= nodes.start_ns[rows])
     return np.where(own & known.fit(rows, last), last, -1)
 

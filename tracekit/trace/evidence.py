@@ -32,7 +32,7 @@ from tracekit.trace.calls.call_ends import RangeEnds, range_ends
 from tracekit.trace.calls.calls import Calls, calls_of
 from tracekit.trace.calls.trees import waiting_calls
 from tracekit.trace.compiled.launches import Runs, runs_of
-from tracekit.trace.compiled.work import NO_RUN, CompiledContext, CompiledWork, compiled_work
+from tracekit.trace.compiled.work import NO_RUN, CompiledContext, CompiledWork, ShareTable, compiled_work
 from tracekit.trace.decoding import Decoded
 from tracekit.trace.hierarchy_keys import Extents, HierarchyKey, Work, choose_hierarchy
 from tracekit.trace.launching import Launched, launched
@@ -155,11 +155,12 @@ def evidence_of(
         around = CompiledContext(recording, axis, found.operators, calls, context.call, launches)
         captured = origins, chains.of_work, captures.captured_launches
         progress(0.95)
-        work = compiled_work(around, runs, captured, np.flatnonzero(context.phase == COMPILE))
-        if keyed.by == RANGES:
-            # Replayed work follows its launch, whatever a map records of its graph capture.
-            work = replace(work, of_work=np.where(launches.replayed, NO_RUN, work.of_work))
-        annotated, work = annotated_work(around, work)
+        shares = ShareTable(calls.modules)
+        annotated = annotated_work(around, shares)
+        work = compiled_work(around, runs, captured, np.flatnonzero(context.phase == COMPILE), shares)
+        # Where ranges are nodes, replayed work follows its launch, whatever a map records of its graph capture.
+        not_of_runs = annotated.known | (launches.replayed & (keyed.by == RANGES))
+        work = replace(work, of_work=np.where(not_of_runs, NO_RUN, work.of_work))
         progress(1.0)
         return Evidence(
             recording=recording,

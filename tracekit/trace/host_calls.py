@@ -129,14 +129,17 @@ def _codes(names: list[str], patterns: dict[int, str]) -> Ints:
 
 def _stream_calls_of(recording: Recording, calls: Launches) -> Rows:
     """For every call what is recorded of its streams and events, or -1."""
-    about = recording.stream_calls
-    if not len(about) or not len(calls):
-        return np.full(len(calls), -1)
-    key, own = one_axis(
-        [about.process, recording.threads.process[calls.thread]], [about.correlation_id, calls.correlation_id]
-    )
+    about, process = recording.stream_calls, recording.threads.process[calls.thread]
+    return _first_with((process, calls.correlation_id), (about.process, about.correlation_id))
+
+
+def _first_with(wanted: tuple[Rows, Ints], known: tuple[Rows, Ints]) -> Rows:
+    """For every wanted pair of process and correlation id the first known row with both, or -1."""
+    if not wanted[0].size or not known[0].size:
+        return np.full(wanted[0].size, -1)
+    asked, key = one_axis([wanted[0], known[0]], [wanted[1], known[1]])
     keys, row = np.unique(key, return_index=True)
-    return lookup(row, positions(own, keys))
+    return lookup(row, positions(asked, keys))
 
 
 def _work_waited_for(evidence: Evidence, launch: Rows) -> Rows:
@@ -176,14 +179,9 @@ def _recorded_ns(recording: Recording, process: Ints, correlation: Ints) -> Ints
     """When the calls that recorded some events began."""
     launches = recording.launches
     records = np.flatnonzero(lookup(_codes(recording.call_names, {0: rf"{_API}EventRecord\w*"}), launches.name) == 0)
-    if not records.size:
-        return np.full(correlation.size, NO_TIME)
-    key, wanted = one_axis(
-        [recording.threads.process[launches.thread[records]], process], [launches.correlation_id[records], correlation]
-    )
-    keys, row = np.unique(key, return_index=True)
-    start_ns = lookup(launches.start_ns[records[row]], positions(wanted, keys), missing=NO_TIME)
-    return np.where(correlation >= 0, start_ns, NO_TIME)
+    known = recording.threads.process[launches.thread[records]], launches.correlation_id[records]
+    record = np.where(correlation >= 0, _first_with((process, correlation), known), -1)
+    return lookup(launches.start_ns[records], record, missing=NO_TIME)
 
 
 def _last_work(evidence: Evidence, places: list[tuple[Ints, Ints]], before: Ints) -> Rows:

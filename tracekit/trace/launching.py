@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracekit.arrays.codes import lookup, positions
-from tracekit.arrays.groups import counts
+from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import counts, grouped
 from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.recording.tables import GRAPH, Launches, Recording, graph_launch_names
@@ -30,9 +30,6 @@ _STARTS_NOTHING = re.compile(
     r"Graph(Create|Clone|Destroy|ExecDestroy)|Graph(Node)?Get\w*"
     r")(_v\d+)?(_pts[zd])?"
 )
-
-#: A look-up table this many times larger than the number of its entries is still cheaper than sorting.
-_SPARSEST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +63,10 @@ def launched(recording: Recording) -> Launched:
     idle = [_STARTS_NOTHING.fullmatch(name) is not None for name in recording.call_names]
     starters = ~np.array([*idle, False]).take(launches.name) & (launches.correlation_id != 0)
     if thread.size and joinable.any():
-        launch_key, work_key = one_axis(
-            [recording.threads.process[thread], process[joinable]],
-            [launches.correlation_id, work.correlation_id[joinable]],
-        )
-        launch[joinable], contested[joinable] = _look_up(launch_key, work_key, launches, starters)
+        processes = recording.threads.process[thread], process[joinable]
+        ids = launches.correlation_id, work.correlation_id[joinable]
+        key = grouped([np.concatenate(processes), np.concatenate(ids)]).group
+        launch[joinable], contested[joinable] = _look_up(key[: thread.size], key[thread.size :], launches, starters)
         launch[contested] = -1
     impossible = _began_before(recording, launch)
     launch[impossible] = -1
@@ -101,8 +97,7 @@ def _began_before(recording: Recording, launch: Rows) -> Flags:
 
 def _look_up(launch_key: Ints, work_key: Ints, launches: Launches, starters: Flags) -> tuple[Ints, Flags]:
     """The first launch with the key of each kernel, and whether a launch outside of that one has the key, too."""
-    launch_key, work_key = _dense(launch_key, work_key)
-    table = np.full(int(launch_key.max()) + 2, -1, dtype=np.int64)
+    table = np.full(int(max(launch_key.max(), work_key.max())) + 1, -1, dtype=np.int64)
     rows = np.flatnonzero(starters)
     key = launch_key[rows]
     table[key[::-1]] = rows[::-1]
@@ -113,17 +108,6 @@ def _look_up(launch_key: Ints, work_key: Ints, launches: Launches, starters: Fla
     contested = np.zeros(table.size, dtype=bool)
     contested[key[again][apart]] = True
     return table[work_key], contested[work_key]
-
-
-def _dense(launch_key: Ints, work_key: Ints) -> tuple[Ints, Ints]:
-    low = int(launch_key.min())
-    span = int(launch_key.max()) - low + 1
-    if span <= _SPARSEST * launch_key.size:
-        outside = (work_key < low) | (work_key >= low + span)
-        return launch_key - low, np.where(outside, span, work_key - low)
-    distinct, number = np.unique(launch_key, return_inverse=True)
-    position = positions(work_key, distinct)
-    return number, np.where(position < 0, distinct.size, position)
 
 
 def is_replayed(recording: Recording, launch: Rows) -> Flags:

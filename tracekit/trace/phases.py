@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.intervals import covered, innermost, nesting_order, parents
+from tracekit.arrays.intervals import Covered, covered, innermost, nesting_order, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.causes import CAUSES, RECOMPUTED
 from tracekit.markers.base import CompiledGraphMarker, ModuleMarker, RangeMarker
@@ -190,18 +190,20 @@ def phase_of_launches(marks: Phased, axis: ThreadAxis, calls: Calls, call_phase:
 
 @dataclass(frozen=True, slots=True)
 class Compiling:
-    """When the processes of a recording compiled, on any of their threads: intervals that do not touch."""
+    """When processes compiled, on any of their threads, by their rows."""
 
-    process: Rows
-    start_ns: Ints
-    end_ns: Ints
+    times: dict[int, Covered]
+
+    @property
+    def spent_ns(self) -> int:
+        """For how long all of them did."""
+        return sum(int((one.end - one.start).sum()) for one in self.times.values())
 
     def within(self, process: Ints, start_ns: Ints, end_ns: Ints) -> Ints:
         """For how long the process of each interval compiled in it."""
         spent = np.zeros(start_ns.size, dtype=np.int64)
-        for number in np.unique(self.process).tolist():
-            own, asked = self.process == number, process == number
-            times = covered(self.start_ns[own], self.end_ns[own])
+        for number, times in self.times.items():
+            asked = process == number
             spent[asked] = times.until(end_ns[asked]) - times.until(start_ns[asked])
         return spent
 
@@ -210,9 +212,5 @@ def compiling(phased: Phased, process: Rows) -> Compiling:
     """When processes compiled."""
     marks = phased.at(phased.code == COMPILE)
     number = process[marks.thread]
-    code = np.unique(number)
-    times = [covered(*(column[number == each] for column in (marks.start_ns, marks.end_ns))) for each in code.tolist()]
-    nothing = np.empty(0, np.int64)
-    start, end = ([nothing, *(getattr(one, name) for one in times)] for name in ("start", "end"))
-    process = np.repeat(code, [one.start.size for one in times])
-    return Compiling(process, np.concatenate(start), np.concatenate(end))
+    rows = {each: number == each for each in np.unique(number).tolist()}
+    return Compiling({each: covered(marks.start_ns[own], marks.end_ns[own]) for each, own in rows.items()})

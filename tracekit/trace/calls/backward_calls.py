@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.intervals import firsts, innermost, nesting_order, parents
+from tracekit.arrays.intervals import firsts, innermost, nesting_order, one_axis, parents
 from tracekit.arrays.types import Flags, Rows
 from tracekit.recording.axis import ThreadAxis
 from tracekit.recording.tables import Recording
@@ -81,12 +81,10 @@ def _goes_on(
     before, after, forward = pairs
     thread, start_ns, end_ns = recording.ranges.thread, recording.ranges.start_ns, recording.ranges.end_ns
     outside = np.flatnonzero(nodes.around(axis.range_start, axis.range_end) < 0)
-    times = np.concatenate((start_ns[outside], end_ns[nodes.row[before]], start_ns[nodes.row[after]]))
-    _, rank = np.unique(times, return_inverse=True)
-    span = int(rank.max(initial=0)) + 1
-    began = np.sort(thread[outside] * span + rank[: outside.size])
-    waiting = thread[calls.range_row[forward]] * span
-    until, since = waiting + rank[outside.size :].reshape(2, -1)
+    waiting = thread[calls.range_row[forward]]
+    times = start_ns[outside], end_ns[nodes.row[before]], start_ns[nodes.row[after]]
+    began, until, since = one_axis([thread[outside], waiting, waiting], times)
+    began = np.sort(began)
     return np.asarray(np.searchsorted(began, until) < np.searchsorted(began, since))
 
 

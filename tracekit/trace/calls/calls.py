@@ -23,7 +23,6 @@ from tracekit.trace.calls.trees import (
     Spans,
     Trees,
     apart_from_parent,
-    below,
     evaluations,
     forward_ranges,
     operator_places,
@@ -87,7 +86,7 @@ class Calls:
     @property
     def trees(self) -> Trees:
         """Which calls are part of which."""
-        return trees_of(self.parent, self.depth, self.apart, self._above)
+        return trees_of(self.parent, self.depth, np.where(self.apart, -1, self._above))
 
     @property
     def _above(self) -> Rows:
@@ -142,7 +141,7 @@ def calls_of(
     above_operators, place, markers = operator_places(above, forward, own, decoded.bare, whole=whole)
     if keyed.by == RANGES and within.any():
         above_operators = forward_ranges(above, forward, own, decoded.bare, above_operators)
-    trees = below(trees_of(calls.parent, calls.depth, apart | linked, above), np.where(linked, above_operators, -1))
+    trees = trees_of(calls.parent, calls.depth, np.where(linked, above_operators, np.where(apart, -1, above)))
     if whole:
         apart |= linked & (calls.parent >= 0)
     modules, module, unclear, mapped = _hierarchy(recording, keyed, calls, trees, (place, markers))

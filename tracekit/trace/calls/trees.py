@@ -124,28 +124,30 @@ def outside_siblings(parent: Rows, range_row: Rows, siblings: dict[int, int]) ->
     return outside
 
 
-def trees_of(parent: Rows, depth: Ints, apart: Flags, above: Rows) -> Trees:
-    """The trees of some calls, by the call around each and how many there are; -1 is none.
-
-    Calls that are ``apart`` are no part of the call around them; ``above`` is the call that each of the others is in.
-    """
-    moved = (above != parent) & ~apart
-    return below(_nested(parent, depth, apart | moved), np.where(moved, above, -1))
-
-
-def _nested(parent: Rows, depth: Ints, apart: Flags) -> Trees:
-    rows = np.arange(parent.size, dtype=np.int32)
-    if not apart.any():
+def trees_of(parent: Rows, depth: Ints, above: Rows) -> Trees:
+    """The trees of some calls, by the call around each and how many there are; ``above`` is what each is part of."""
+    if np.array_equal(above, parent):
+        rows = np.arange(parent.size, dtype=np.int32)
         return Trees(rows, rows, parent, depth)
-    root = np.where(apart, rows, -1)
-    for level in by_level(depth)[1:]:
-        inside = level[root[level] < 0]
-        root[inside] = root[parent[inside]]
-    call = np.argsort(root, kind="stable")
-    node = np.empty_like(call)
-    node[call] = rows
-    above = np.append(node, -1)[np.where(apart, -1, parent)]
-    return Trees(call, node, above[call], (depth - np.where(root >= 0, depth[root], 0))[call])
+    node = _pre_order(above)
+    call = np.argsort(node)
+    return Trees(call, node, lookup(node, above[call]), depths(above)[call])
+
+
+def _pre_order(parent: Rows) -> Ints:
+    levels = by_level(depths(parent))
+    size = np.ones(parent.size, dtype=np.int64)
+    for rows in reversed(levels[1:]):
+        size += sums(parent[rows], size[rows], parent.size)
+    place = np.empty(parent.size, dtype=np.int64)
+    for rows in levels:
+        rows = rows[np.argsort(parent[rows], kind="stable")]  # noqa: PLW2901
+        before = np.cumsum(size[rows]) - size[rows]
+        above = parent[rows]
+        _, first = np.unique(above, return_index=True)
+        start_of_family = np.repeat(before[first], np.diff(np.append(first, rows.size)))
+        place[rows] = lookup(place, above, missing=-1) + 1 + before - start_of_family
+    return place
 
 
 def evaluations(
@@ -227,36 +229,6 @@ def forward_ranges(parent: Rows, forward: Rows, marker: Rows, markers: list[Mark
     module = listed | (named & np.isin(around, around[listed]))
     own = lookup(above, forward)
     return np.where(lookup(module, own, missing=False), own, above)
-
-
-def below(trees: Trees, around: Rows) -> Trees:
-    """The trees of calls, in pre-order, with roots below the calls that ``around`` holds for them (-1 for none)."""
-    if not (around >= 0).any():
-        return trees
-    around = around[trees.call]
-    parent = np.where(around >= 0, lookup(trees.node, around), trees.parent)
-    place = _pre_order(parent)
-    order = np.argsort(place)
-    depth = depths(parent)
-    return trees._replace(
-        call=trees.call[order], node=place[trees.node], parent=lookup(place, parent[order]), depth=depth[order]
-    )
-
-
-def _pre_order(parent: Rows) -> Ints:
-    levels = by_level(depths(parent))
-    size = np.ones(parent.size, dtype=np.int64)
-    for rows in reversed(levels[1:]):
-        size += sums(parent[rows], size[rows], parent.size)
-    place = np.empty(parent.size, dtype=np.int64)
-    for rows in levels:
-        rows = rows[np.argsort(parent[rows], kind="stable")]  # noqa: PLW2901
-        before = np.cumsum(size[rows]) - size[rows]
-        above = parent[rows]
-        _, first = np.unique(above, return_index=True)
-        start_of_family = np.repeat(before[first], np.diff(np.append(first, rows.size)))
-        place[rows] = lookup(place, above, missing=-1) + 1 + before - start_of_family
-    return place
 
 
 _FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracekit.arrays.codes import lookup
-from tracekit.arrays.intervals import firsts, innermost, nesting_order, parents
+from tracekit.arrays.intervals import firsts, innermost, nesting_order, one_axis, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.graphs.captures import Origins
 from tracekit.markers.base import CompiledGraphMarker, KernelMapMarker, MappedKernel, Marker
@@ -171,12 +171,9 @@ def _begins(end: Ints, run: Rows, operator: Rows) -> Flags:
     fresh = np.ones(run.size, dtype=bool)
     if bool((end[1:] > end[:-1]).all()) and not (operator >= 0).any():
         return fresh
-    _, rank = np.unique(end, return_inverse=True)
-    _, number = np.unique(run, return_inverse=True)
-    lift = number * (int(rank.max()) + 1)
-    reach = np.maximum.accumulate(rank + lift) - lift
+    (end,) = one_axis([run], [end])
+    nested = end[1:] <= np.maximum.accumulate(end)[:-1]
     same_run = run[1:] == run[:-1]
-    nested = same_run & (rank[1:] <= reach[:-1])
     fresh[1:] = ~(nested | (same_run & (operator[1:] >= 0) & (operator[1:] == operator[:-1])))
     return fresh
 

@@ -75,10 +75,9 @@ class CompiledContext(NamedTuple):
 
 
 def compiled_work(
-    around: CompiledContext, runs: Runs, graphs: tuple[Origins, Rows, Rows], left_out: Rows
+    around: CompiledContext, runs: Runs, graphs: tuple[Origins, Rows, Rows], left_out: Rows, table: ShareTable
 ) -> CompiledWork:
     """Finds the work of runs, and which module it is of; ``left_out`` are launches that only compiled something."""
-    table = ShareTable(around.calls.modules)
     recording, launched = around.recording, around.launched
     captures = captured(graphs[0], graphs[1], around.axis, graphs[2])
     launch = np.where(launched.replayed, captures.launch, launched.launch).astype(np.int32)
@@ -367,6 +366,11 @@ class ShareTable:
             return UNCLEAR
         recomputes = all(kernel.recomputes for kernel in kernels)
         return self._numbered((recomputes, tuple((place, weights[place], flops[place]) for place in sorted(weights))))
+
+    def equally(self, modules: Iterable[int]) -> int:
+        """The row of shares of one size."""
+        unknown = Flops(-1, UNRECORDED)
+        return self._numbered((False, tuple((module, 1, unknown) for module in sorted(modules))))
 
     def _numbered(self, row: _Set) -> int:
         return self._rows.setdefault(row, len(self._rows))
