@@ -136,36 +136,31 @@ def test_what_runs_without_gradients_in_every_step_is_part_of_it(
     assert parsed(repeated(TRAINING, 3) + marks).steps().start_ns.tolist() == starts
 
 
-def test_what_compiles_inside_a_call_is_not_the_modules(golden: Golden) -> None:
+def test_what_runs_while_a_model_is_compiled_is_compilation_wherever_it_does_and_whatever_is_called(
+    golden: Golden,
+) -> None:
     golden("""
-            range  1   0 900 {'Module': 'Net', 'Inputs': [[2]]}
-            run    1  10  20 before
-            range  1 100 500 dynamo
-            range  1 110 490 _compile.compile_inner (dynamo_timed)
-            range  1 120 400 aten::mm, op_id = 3
-            run    1 150 160 autotuned
-            range  1 600 650 TorchDynamo Cache Lookup
-            run    1 610 620 after
-            range  2 480 700 compile_file (dynamo_timed), op_id = 9
+        range  1     0 900 {'Module': 'Net', 'Inputs': [[2]]}
+        run    1    10  20 before
+        range  1   100 500 dynamo
+        range  1   110 490 _compile.compile_inner (dynamo_timed)
+        range  1   120 400 aten::mm, op_id = 3
+        run    1   150 160 autotuned
+        range  1   600 650 TorchDynamo Cache Lookup
+        run    1   610 620 after
+        range  2   480 700 compile_file (dynamo_timed), op_id = 9
+        range  8/1   0 900 dynamo
+        range  8/1 100 500 {'Module': 'Net', 'Inputs': [[2]]}
+        run    8/1 200 210 in-call
+        range  8/1 600 700 Optimizer.zero_grad#AdamW.zero_grad
+        run    8/1 670 680 in-phase
         => kernels
         name       phase    module  method  cause        step_id
         before     forward  Net     range   -            0
         after      forward  Net     range   -            0
         autotuned  compile  -       -       compilation  -
-    """)
-
-
-def test_what_runs_while_a_model_is_compiled_is_compilation_whatever_is_called(golden: Golden) -> None:
-    golden("""
-        range  1   0 900 dynamo
-        range  1 100 500 {'Module': 'Net', 'Inputs': [[2]]}
-        run    1 200 210 in-call
-        range  1 600 700 Optimizer.zero_grad#AdamW.zero_grad
-        run    1 610 620 in-phase
-        => kernels
-        name      phase    module  cause        step_id
-        in-call   compile  -       compilation  -
-        in-phase  compile  -       compilation  -
+        in-call    compile  -       -       compilation  -
+        in-phase   compile  -       -       compilation  -
     """)
 
 

@@ -174,6 +174,7 @@ def test_a_librarys_ranges_are_never_above_a_users(parsed: Parse) -> None:
 
 
 def test_a_range_that_never_ended_is_believed_until_its_thread_contradicts_it(golden: Golden) -> None:
+    """Iterations of other numbers are of one place; ranges of one text in several domains are not."""
     golden("""
         range  1   0 100 outer
         range  1  10   - lost
@@ -183,12 +184,22 @@ def test_a_range_that_never_ended_is_believed_until_its_thread_contradicts_it(go
         run    1 210 220 first
         range  1 300 400 again
         run    1 410 420 after all
+        domain 1   0   - 1 app
+        range  1 500   - step 1
+        run    1 510 520 in step 1
+        range@1 1 530 540 step 7
+        run    1 550 560 still in step 1
+        range  1 600 700 step 2
+        run    1 710 720 behind step 2
         => kernels
-        name       module
-        inside     outer.lost
-        first      again
-        behind     -
-        after all  -
+        name             module
+        inside           outer.lost
+        first            again
+        in step 1        step *
+        still in step 1  step *
+        behind           -
+        after all        -
+        behind step 2    -
     """)
 
 
@@ -213,28 +224,26 @@ def test_iterations_around_a_model_are_better_steps_than_its_calls(parsed: Parse
     expect(dataset, "steps")("name  start_ns  end_ns\niteration *  0  105\niteration *  107  300")
 
 
-def test_a_start_end_range_ends_with_the_call_of_the_module_that_it_began_in(parsed: Parse) -> None:
+def test_a_start_end_range_ends_with_the_call_that_it_began_in_and_is_around_a_shorter_one_that_began_with_it(
+    parsed: Parse,
+) -> None:
     lines = """
         range  1  10  90 {'Module': 'top'}
         async  1  20 150 prefetch
         run    1  30  40 in both
         run    1 100 110 behind the call
+        async  1 200 300 copy
+        range  1 200 250 compute
+        run    1 210 220 in copy and compute
+        run    1 260 270 in copy alone
     """
-    expect(parsed(lines, rows="ranges"), "kernels")("name  module\nin both  top.prefetch\nbehind the call  -")
-
-
-def test_a_range_that_never_ended_makes_way_for_the_next_of_its_place_alone(parsed: Parse) -> None:
-    """Iterations of other numbers are of one place; ranges of one text in several domains are not."""
-    lines = """
-        domain 1  0   - 1 app
-        range  1  10  - step 1
-        run    1  20 30 first
-        range@1 1 60 70 step 7
-        run    1  80 90 still the first
-        range  1 200 300 step 2
-        run    1 310 320 behind the second
-    """
-    expect(parsed(lines), "kernels")("name  module\nfirst  step *\nstill the first  step *\nbehind the second  -")
+    expect(parsed(lines, rows="ranges"), "kernels")("""
+        name                 module
+        in both              top.prefetch
+        in copy alone        copy
+        in copy and compute  copy.compute
+        behind the call      -
+    """)
 
 
 def test_ranges_during_a_graph_capture_are_counted_apart_from_other_occurrences(golden: Golden) -> None:
@@ -293,16 +302,6 @@ def test_a_plain_range_that_ended_on_another_thread_is_no_node_and_is_counted(
     """
     rows = parsed(trace, rows=by).table("coverage").to_pylist()
     assert {row["cause"]: row["count"] for row in rows} == expected
-
-
-def test_a_start_end_range_that_began_with_a_shorter_one_is_around_it(parsed: Parse) -> None:
-    dataset = parsed("""
-        async  1  0 100 copy
-        range  1  0  50 compute
-        run    1 10  20 in both
-        run    1 60  70 in copy alone
-    """)
-    expect(dataset, "kernels")("name           module\nin copy alone  copy\nin both        copy.compute")
 
 
 @pytest.mark.parametrize(
