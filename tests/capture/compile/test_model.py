@@ -14,7 +14,7 @@ from torch._dynamo import convert_frame
 from tests.capture.compile.models import Counting, Function
 from tests.capture.models import tree
 from tracekit.capture import MemoryEmitter, layer_markers
-from tracekit.capture.compile import CompileConfig, compile_model
+from tracekit.capture.compile import CompileConfig, compile_model, counters
 from tracekit.errors import CaptureError, UsageError
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
@@ -175,7 +175,8 @@ def test_calls_without_guards_do_not_go_through_dynamo(forgotten: bool) -> None:
 @pytest.mark.parametrize("mode", ["stock", "none"])
 def test_stock_and_none_are_plain_torch_compile_and_no_compiling(mode: str) -> None:
     run = compile_model(Doubling(), CompileConfig(mode=mode))
-    assert [run(torch.ones(n)).unique().item() for n in (4, 3)] == [2, 100]
+    with counters.expect(graphs_seen=0, pieces_seen=0, backend_compilations=0, graphs_captured=0):
+        assert [run(torch.ones(n)).unique().item() for n in (4, 3)] == [2, 100]
 
 
 @BOTH
@@ -292,25 +293,51 @@ def test_threads_trace_once_and_get_their_own_results() -> None:
     assert (len(done), len(graphs)) == (80, 1)
 
 
-class Adding(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.total: torch.Tensor | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.total = x.sum() if self.total is None else self.total + x.sum()
-        return self.total * 1
+def kept_sum(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    self.kept = x.sum() if self.kept is None else self.kept + x.sum()
+    return self.kept * 1
 
 
-def test_a_model_that_sets_what_was_none_is_refused_without_guards() -> None:
-    model = nn.Sequential(nn.Identity(), Adding())
-    run = compile_model(model, EAGER, guards=False)
+def kept_rows(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    self.kept = torch.cat((self.kept, x))
+    return self.kept.sum(0)
+
+
+def kept_in_another_dtype(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    self.kept = self.kept + x
+    return self.kept * 1
+
+
+def kept_if_it_exists(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    self.kept = x + self.kept if hasattr(self, "kept") else x
+    return self.kept * 1
+
+
+@pytest.mark.parametrize(
+    ("forward", "before", "fitting"),
+    [
+        (kept_sum, [None], torch.zeros(())),
+        (kept_if_it_exists, [], torch.zeros(3, 4)),
+        (kept_rows, [torch.zeros(1, 4)], None),
+        (kept_in_another_dtype, [torch.zeros(3, 4, dtype=torch.int32)], torch.zeros(3, 4)),
+    ],
+)
+def test_a_model_that_keeps_a_tensor_unlike_what_was_there_is_refused_without_guards(
+    forward: Any, before: list[Any], fitting: torch.Tensor | None
+) -> None:
+    keeping = type("Keeping", (nn.Module,), {"forward": forward})
+    model, expected = (nn.Sequential(nn.Identity(), keeping()) for _ in range(2))
+    for value in before:
+        model[1].kept = value
+    run = compile_model(model, CompileConfig(mode="eager", dynamic_dims={}), guards=False)
     for _ in range(2):
-        with pytest.raises(CaptureError, match=r"Sequential sets 1\.total in its forward"):
+        with pytest.raises(CaptureError, match=r"Sequential sets 1\.kept in its forward"):
             run(X)
-        assert model[1].total is None
-    model[1].total = torch.zeros(())
-    torch.testing.assert_close([run(X) for _ in range(3)], [X.sum() * number for number in (1, 2, 3)])
+        assert [getattr(model[1], name) for name in vars(model[1]) if name == "kept"] == before
+    if fitting is not None:
+        model[1].kept = expected[1].kept = fitting
+        for _ in range(3):
+            torch.testing.assert_close(run(X), expected(X))
 
 
 def test_a_compiled_model_is_refused() -> None:

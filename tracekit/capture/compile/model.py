@@ -22,6 +22,8 @@ from tracekit.capture.compile_config import CompileConfig
 from tracekit.errors import CaptureError, TracekitError, UsageError
 
 Backend = Callable[..., Callable[..., object]]
+#: Attributes of modules, buffers among them, by path and name.
+_Values = dict[tuple[str, str], object]
 
 
 def compile_model(
@@ -137,7 +139,7 @@ class _Unguarded:
 
     def _first_run(self, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         codes: list[types.CodeType] = []
-        absent = [key for key, value in _values(self._model).items() if value is None]
+        before = _values(self._model)
         hook = register_bytecode_hook(lambda code, new: codes.append(new) if code is self._function.__code__ else None)
         try:
             with self._sizes.marked(args, kwargs), shape_settings.patch(backed_size_oblivious=True):  # type: ignore[attr-defined]
@@ -152,19 +154,29 @@ class _Unguarded:
             raise CaptureError(f"{name} cannot be compiled without guards: {_first_line(error)}") from error
         finally:
             hook.remove()
-        after = _values(self._model)
-        if came := sorted(key for key in absent if isinstance(after.get(key), torch.Tensor)):
-            remove_from_cache(self._function.__code__)
-            for path, name in came:
-                setattr(self._model.get_submodule(path), name, None)
-            names = ", ".join(f"{path}.{name}".removeprefix(".") for path, name in came)
-            raise CaptureError(
-                f"{type(self._model).__name__} sets {names} in its forward, which stays None to code without guards; "
-                "set it before the first call, or compile it with guards"
-            )
+        self._refuse_other_tensors(before)
         without_dynamo = types.MethodType(_calling_model(codes[-1]), self._model)
         self._run = self._checked if self._config.debug else without_dynamo
         return result
+
+    def _refuse_other_tensors(self, before: _Values) -> None:
+        """Refuses a model that has set an attribute to a tensor for which its code is wrong."""
+        after = _values(self._model)
+        changed = sorted(key for key, value in after.items() if _is_other_tensor(before.get(key), value))
+        if not changed:
+            return
+        remove_from_cache(self._function.__code__)
+        for path, name in changed:
+            module = self._model.get_submodule(path)
+            if (path, name) in before:
+                setattr(module, name, before[path, name])
+            else:
+                delattr(module, name)
+        names = ", ".join(f"{path}.{name}".removeprefix(".") for path, name in changed)
+        raise CaptureError(
+            f"{type(self._model).__name__} sets {names} in its forward, where no tensor of this shape and dtype was; "
+            "code without guards takes what was there for granted: set one before the first call, or use guards"
+        )
 
     def _checked(self, *args: object, **kwargs: object) -> object:
         with torch.compiler.set_stance("fail_on_recompile"):
@@ -177,10 +189,21 @@ class _Unguarded:
                 raise CaptureError(f"code without guards is wrong for this call: {reason}") from error
 
 
-def _values(model: nn.Module) -> dict[tuple[str, str], object]:
-    """The attributes of modules, buffers among them, by path and name."""
+def _values(model: nn.Module) -> _Values:
     modules = model.named_modules()
     return {(path, name): value for path, one in modules for name, value in {**vars(one), **one._buffers}.items()}
+
+
+def _is_other_tensor(before: object, now: object) -> bool:
+    """Whether an attribute is now a tensor that differs from what was there before in more than its values."""
+    if not isinstance(now, torch.Tensor):
+        return False
+    kinds = [
+        (value.shape, value.dtype, value.device, value.layout)
+        for value in (before, now)
+        if isinstance(value, torch.Tensor)
+    ]
+    return len(kinds) == 1 or kinds[0] != kinds[1]
 
 
 def _call_model(self: nn.Module, *args: object, **kwargs: object) -> object:
