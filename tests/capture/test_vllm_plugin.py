@@ -95,7 +95,7 @@ def test_the_scheduler_tells_what_an_iteration_computes(
 
 def test_code_with_kernel_maps_has_a_cache_key_of_its_own(release: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     caching: Any = ModuleType("vllm.compilation.caching")
-    caching.aot_compile_hash_factors = lambda vllm_config: [vllm_config]
+    caching.aot_compile_hash_factors = lambda *factors: list(factors)
     monkeypatch.setitem(sys.modules, "vllm.compilation", ModuleType("vllm.compilation"))
     monkeypatch.setitem(sys.modules, "vllm.compilation.caching", caching)
     with routed_to(MemoryEmitter()), on_step(lambda: None):
@@ -105,6 +105,8 @@ def test_code_with_kernel_maps_has_a_cache_key_of_its_own(release: ModuleType, m
     assert caching.aot_compile_hash_factors("config") == ["config"]
     monkeypatch.setattr(vllm_plugin, "cache_tag", lambda: "maps")
     assert caching.aot_compile_hash_factors("config") == ["config", "maps"]
+    # A later release may ask for more: its engine must run.
+    assert caching.aot_compile_hash_factors("config", "more") == ["config", "more", "maps"]
 
 
 def test_nothing_happens_to_an_engine_that_is_not_recorded(release: ModuleType) -> None:

@@ -87,8 +87,8 @@ def _keep_apart_code_with_maps() -> None:
         return
 
     @wraps(factors)
-    def factors_with_maps(vllm_config: Any) -> list[str]:  # noqa: ANN401 - vLLM's own
-        own: list[str] = factors(vllm_config)
+    def factors_with_maps(*args: Any, **kwargs: Any) -> list[str]:  # noqa: ANN401 - vLLM's own
+        own: list[str] = factors(*args, **kwargs)
         return [*own, cache_tag()] if cache_tag() else own
 
     factors_with_maps.tracekit = True  # type: ignore[attr-defined]
