@@ -123,11 +123,9 @@ def compare(before: Dataset, after: Dataset, *, strip_root: bool = False, shapes
         notes.append(f"{which} steps: totals are compared, and their spread is unknown.")
     notes += of_compiled(runs, shapes=shapes)
     notes += undecided(rows)
-    by_phase = [rows.iloc[:0].assign(phase=None)]
-    for name in times_before.phases:
-        part, _ = judge(times_before.phases[name], times_after.phases[name])
-        by_phase += [part.assign(phase=name)] if len(part) else []
-    phases = pd.concat(by_phase[1:] or by_phase, ignore_index=True)
+    parts = (judge(part, times_after.phases[name])[0].assign(phase=name) for name, part in times_before.phases.items())
+    none = rows.iloc[:0].assign(phase=None)
+    phases = pd.concat([part for part in parts if len(part)] or [none], ignore_index=True)
     patterns = comparable.patterns_of(after, names[1]) | comparable.patterns_of(before, names[0])
     keyed = phases.assign(shapes=phases["shapes"].fillna(""))
     changes = keyed.pivot(index=KEYS, columns="phase", values="change_ns").reindex(columns=list(PHASES))
