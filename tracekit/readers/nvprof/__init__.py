@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from tracekit.readers.nvprof.report import read
+from tracekit.progress import Progress
 from tracekit.readers.nvprof.tables import STRINGS
 from tracekit.readers.sqlite.file import SQLITE_MAGIC, SqliteFile
+from tracekit.recording.tables import Recording
 
-__all__ = ["read", "recognises"]
 _KINDS = "CUPTI_ACTIVITY_KIND_"
 
 
@@ -16,3 +16,10 @@ def recognises(path: Path, head: bytes) -> bool:
         return False
     tables = SqliteFile(path).tables
     return STRINGS.name in tables and any(name.startswith(_KINDS) for name in tables)
+
+
+def read(path: Path, progress: Progress) -> Recording:
+    """Reads the file."""
+    from tracekit.readers.nvprof import report
+
+    return report.read(path, progress)
