@@ -130,25 +130,6 @@ def test_a_call_that_is_open_in_the_end_is_believed_on_a_thread_that_left_none_o
 of_raising_programs = over_programs(raising_plans(), 60)
 
 
-def test_a_module_that_first_calls_itself_in_a_step_that_is_cut_off_ends_as_recorded(parsed: Parse) -> None:
-    """That no call of it did so before proves nothing: no range on this thread was left open."""
-    dataset = parsed("""
-        range  1   0  90  {'Module': 'top', 'Inputs': [[1]]}
-        range  1   1  20  {'Module': 'top.a', 'Inputs': [[1]]}
-        range  1  30  40  {'Module': 'top.a', 'Inputs': [[1]]}
-        range  1  50  60  {'Module': 'top.a', 'Inputs': [[1]]}
-        range  2 100   -  ProfilerStep#1
-        range  2 110 190  {'Module': 'top', 'Inputs': [[1]]}
-        range  2 120 180  {'Module': 'top.a', 'Inputs': [[1]]}
-        range  2 130 140  {'Module': 'top.a', 'Inputs': [[2]]}
-        launch 2 132 134  #1
-        kernel 1 900 910  #1 inner
-        run    2 150 152 outer
-    """)
-    expect(dataset, "kernels")("name  module\nouter  top.a\ninner  top.a.a")
-    assert "left_open" not in losses(dataset)
-
-
 @of_raising_programs
 def test_no_kernel_has_a_wrong_module_and_what_is_missing_is_counted(it) -> None:
     actual = Counter((*piece(row), row["module"]) for row in it.tables["kernels"])
@@ -183,38 +164,3 @@ def test_work_is_of_no_step_that_was_not_open(it) -> None:
         if (row["pid"], row["tid"]) in naming
     )
     assert [one for one in (actual - true) if one[-1] is not None] == []
-
-
-def test_calls_after_a_first_one_that_raised_are_whole_also_where_a_root_runs_inside_them(parsed: Parse) -> None:
-    calls = "".join(
-        f"""
-        range 1 {at} {at + 90} {{'Module': 'net'}}
-        range 1 {at + 25} {at + 60} {{'Module': 'net.d'}}
-        range 1 {at + 35} {at + 40} {{'Module': 'head'}}
-        run   1 {at + 45} {at + 47} in-d
-        run   1 {at + 70} {at + 72} in-net
-        """
-        for at in (200, 300)
-    )
-    dataset = parsed(f"""
-        range 1 100 - {{'Module': 'net'}}
-        range 1 105 - {{'Module': 'net.a'}}
-        {calls}
-    """)
-    expect(dataset, "calls")("""
-        module      start_ns  end_ns
-        net         100       200
-        net         200       290
-        net         300       390
-        net.d       225       260
-        net.d       325       360
-        net.d.head  235       240
-        net.d.head  335       340
-    """)
-    expect(dataset, "kernels")("""
-        name    module  cause
-        in-net  net     -
-        in-net  net     -
-        in-d    net.d   -
-        in-d    net.d   -
-    """)
