@@ -8,13 +8,10 @@ from tests.golden import Parse, expect
 
 TRAINING = """
     range  1   0  90 Forward
-    launch 1  10  20 #1
-    kernel 1  30  40 #1 forward
+    run    1  10  20 forward
     range  1 100 500 Backward
-    launch 2 200 210 #2
-    kernel 1 220 230 #2 backward
-    launch 2 600 610 #3
-    kernel 1 620 630 #3 behind the range
+    run    2 200 210 backward
+    run    2 600 610 behind the range
 """
 NAMED = "named  2   0   0 pt_autograd_0\n"
 
@@ -31,11 +28,10 @@ def test_it_belongs_to_the_one_range_that_waits(parsed: Parse) -> None:
 MM = "autograd::engine::evaluate_function: MmBackward0"
 OWN = f"""
     range  2 150 190 {MM}
-    launch 2 160 170 #8
-    kernel 1 175 180 #8 mm
+    run    2 160 170 mm
 """
 COLLECTIVE = "domain 1 0 - 1 NCCL\nrange@1 1 150 300 ncclAllReduce\n"
-ANOTHER = "launch 1 205 215 #9\nkernel 1 240 250 #9 of another thread\n"
+ANOTHER = "run 1 205 215 of another thread\n"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +73,8 @@ def test_ranges_of_such_a_thread_are_part_of_the_range_that_waits(parsed: Parse)
     expect(dataset, "calls")(f"""
         module         parent_call_id  gpu_time_ns
         Forward        -               10
-        Backward       -               15
-        Backward.{MM}  1               5
+        Backward       -               20
+        Backward.{MM}  1               10
     """)
 
 

@@ -52,11 +52,9 @@ def test_ends_that_are_shifted_by_one_are_believed_by_no_work(golden: Golden) ->
         range  1   0   -  ProfilerStep#1
         range  1  10 490  {'Module': 'top', 'Inputs': [[1]]}
         range  1  20 480  {'Module': 'top.a', 'Inputs': [[1]]}
-        launch 1  22  24  #1
-        kernel 1 900 910  #1 whose
+        run    1  22  24 whose
         range  1  30  40  {'Module': 'top.b', 'Inputs': [[1]]}
-        launch 1  32  34  #2
-        kernel 1 910 920  #2 in-b
+        run    1  32  34 in-b
         run    1  43  44 in-top
         run    1 485 486 in-step
         run    1 494 496 between

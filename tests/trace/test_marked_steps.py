@@ -13,10 +13,8 @@ def test_an_iteration_that_two_programs_mark_is_one_step(parsed: Parse) -> None:
     dataset = parsed(f"""
         range  1    0 1000 {OURS % 0}
         range  1   10  800 execute_context_0(0)_generation_2(2)
-        launch 1   20   30 #1
-        kernel 1  100  110 #1 in-both
-        launch 1  900  910 #2
-        kernel 1  950  970 #2 in-ours
+        run    1  20  30 in-both
+        run    1 900 910 in-ours
         range  1 2000 3000 {OURS % 1}
         range  1 2010 2800 execute_context_0(0)_generation_2(2)
     """)
@@ -27,7 +25,7 @@ def test_an_iteration_that_two_programs_mark_is_one_step(parsed: Parse) -> None:
     """)
     expect(dataset, "kernels")("name     step_id\nin-ours  0\nin-both  0")
     [phase] = phases.frame(dataset).to_dict("records")
-    assert (phase["steps"], phase["tokens"], phase["gpu_time_ns"]) == (2, 4, 30)
+    assert (phase["steps"], phase["tokens"], phase["gpu_time_ns"]) == (2, 4, 20)
 
 
 @pytest.mark.parametrize("outer", ["ProfilerStep#7", '{"Step": 7, "Name": "ProfilerStep#7"}'])
@@ -49,8 +47,7 @@ def test_a_step_around_several_steps_is_none_and_is_counted(parsed: Parse) -> No
         range  1   20  200 step[EXTEND bs=2 toks=64]
         range  1  310  600 ProfilerStep#1
         range  1  320  500 step[DECODE bs=2]
-        launch 1  330  340 #1
-        kernel 1  400  410 #1 in-decode
+        run    1 330 340 in-decode
         run    1  700  710 between
         range  2    0  900 ProfilerStep#5
     """)

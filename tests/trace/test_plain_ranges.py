@@ -9,22 +9,16 @@ TRAINING = """
     range  1   0 1000 epoch 0
     range  1  10  400 iteration 0
     range  1  20   90 layer_0
-    launch 1  30   40 #1
-    kernel 1 100  110 #1 gemm
+    run    1   30   40 gemm
     range  1 100  190 layer_1
-    launch 1 120  130 #2
-    kernel 1 140  160 #2 gemm
-    launch 1 200  210 #3
-    kernel 1 220  225 #3 add
+    run    1  120  130 gemm
+    run    1  200  210 add
     range  1 410  900 iteration 1
     range  1 420  490 layer_0
-    launch 1 430  440 #4
-    kernel 1 500  512 #4 gemm
+    run    1  430  440 gemm
     range  1 500  590 layer_1
-    launch 1 520  530 #5
-    kernel 1 540  561 #5 gemm
-    launch 1 2000 2010 #6
-    kernel 1 2020 2030 #6 copy
+    run    1  520  530 gemm
+    run    1 2000 2010 copy
 """
 
 
@@ -48,13 +42,13 @@ def test_a_report_without_modules_has_a_hierarchy_of_its_ranges(parsed: Parse) -
     """)
     expect(dataset, "calls")("""
         module                       occurrence  phase  range_id  start_ns  end_ns  gpu_time_ns  kernel_count
-        epoch *                      1           -      0         0         1000    68           5
-        epoch *.iteration *          1           -      1         10        400     35           3
-        epoch *.iteration *          2           -      4         410       900     33           2
+        epoch *                      1           -      0         0         1000    50           5
+        epoch *.iteration *          1           -      1         10        400     30           3
+        epoch *.iteration *          2           -      4         410       900     20           2
         epoch *.iteration *.layer_0  1           -      2         20        90      10           1
-        epoch *.iteration *.layer_0  2           -      5         420       490     12           1
-        epoch *.iteration *.layer_1  1           -      3         100       190     20           1
-        epoch *.iteration *.layer_1  2           -      6         500       590     21           1
+        epoch *.iteration *.layer_0  2           -      5         420       490     10           1
+        epoch *.iteration *.layer_1  1           -      3         100       190     10           1
+        epoch *.iteration *.layer_1  2           -      6         500       590     10           1
     """)
     expect(dataset, "steps")("""
         name         kind  index  start_ns  end_ns
@@ -371,21 +365,16 @@ SERVER = """
     async  1   50  700 request 2
     async  1  100  200 request 3
     range  1  120  150 step 1
-    launch 1  130  140 #1
-    kernel 1  150  161 #1 in-three
+    run    1  130  140 in-three
     range  1  220  250 step 2
-    launch 1  230  240 #2
-    kernel 1  250  262 #2 in-two
+    run    1  230  240 in-two
     range  1  450  480 step 3
-    launch 1  460  470 #3
-    kernel 1  480  493 #3 in-one
+    run    1  460  470 in-one
     async  1  690  950 request 4
     range  1  720  740 step 4
-    launch 1  725  730 #4
-    kernel 1  740  754 #4 in-last
+    run    1  725  730 in-last
     range  1  940  990 step 5
-    launch 1  960  970 #5
-    kernel 1  980  995 #5 in-none
+    run    1  960  970 in-none
 """
 
 
@@ -400,23 +389,23 @@ def test_requests_that_interleave_are_siblings_and_never_above_a_step_that_outli
     """)
     found = modules.frame(dataset)
     assert dict(zip(found.path, zip(found.calls, found.subtree_ns, strict=True), strict=True)) == {
-        "serve": (1, 65),
-        "serve.request *": (4, 50),
-        "serve.request *.step *": (4, 50),
-        "serve.step *": (1, 15),
+        "serve": (1, 50),
+        "serve.request *": (4, 40),
+        "serve.request *.step *": (4, 40),
+        "serve.step *": (1, 10),
     }
     expect(dataset, "calls")("""
         module                  parent_call_id  range_id  gpu_time_ns
-        serve                   -               0         65
+        serve                   -               0         50
         serve.request *         0               1         0
-        serve.request *         0               2         25
-        serve.request *         0               3         11
-        serve.request *         0               7         14
-        serve.request *.step *  3               4         11
-        serve.request *.step *  2               5         12
-        serve.request *.step *  2               6         13
-        serve.request *.step *  4               8         14
-        serve.step *            0               9         15
+        serve.request *         0               2         20
+        serve.request *         0               3         10
+        serve.request *         0               7         10
+        serve.request *.step *  3               4         10
+        serve.request *.step *  2               5         10
+        serve.request *.step *  2               6         10
+        serve.request *.step *  4               8         10
+        serve.step *            0               9         10
     """)
 
 

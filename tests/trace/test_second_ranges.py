@@ -105,12 +105,9 @@ def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(golden: Go
     dataset = golden("""
         range  1   0 100 {'Module': 'top'}
         async  1>2 10 50 {'Module': 'top.a'}
-        launch 1  26  27 #1
-        kernel 1 900 910 #1 whose
-        launch 1  60  61 #2
-        kernel 1 910 920 #2 of-top
-        launch 2  30  31 #3
-        kernel 1 920 930 #3 elsewhere
+        run    1  26  27 whose
+        run    1  60  61 of-top
+        run    2  30  31 elsewhere
         async  1>2 120 150 ProfilerStep#3
         async  1>2 120 150 plain
         => kernels
