@@ -170,11 +170,13 @@ def test_a_column_of_another_type_and_a_number_that_means_nothing_are_refused(
     refusal(command("export", dataset.folder, "--format", "csv", "-o", dataset.folder.with_name("csv")), dataset.folder)
 
 
-def test_a_column_that_is_there_twice_is_damage(small: Dataset) -> None:
+@pytest.mark.parametrize("name", ["name", "to_come"])
+def test_a_column_that_is_there_twice_is_damage_also_one_that_nobody_knows(name: str, small: Dataset) -> None:
     rows = pq.ParquetFile(file := small.folder / "kernels.parquet").read()
-    pq.write_table(rows.append_column("name", rows.column("name")), file)
-    with pytest.raises(tracekit.DatasetError, match=r"kernels\.parquet is damaged: it has name twice"):
-        tracekit.load(small.folder).table("kernels", ["name"])
+    names = rows.column("name")
+    pq.write_table(rows.append_column(name, names).append_column("to_come", names), file)
+    with pytest.raises(tracekit.DatasetError, match=rf"kernels\.parquet is damaged: it has {name} twice"):
+        tracekit.load(small.folder).subtree("top").table("kernels")
 
 
 def test_ids_are_those_of_the_own_report_and_columns_to_come_are_let_be(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ them, and on rows that were read ``kernels.start_ns`` is the column, made on fir
 are in ``tables``; what makes them, in :mod:`tracekit.tables`.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -90,14 +91,14 @@ class TableSpec:
         """The first column of a file that is not as declared here. A file may lack columns, and may have more."""
         if stored.equals(self._schema):
             return None
-        for column in self.columns:
-            places = stored.get_all_field_indices(column.name)
-            if len(places) > 1:
-                return f"it has {column.name} twice"
-            for field_ in map(stored.field, places):
-                if field_.type != column.type or field_.nullable > column.nullable:
-                    found = Column(field_.name, field_.type, "", field_.nullable)
-                    return f"{found.name} is {found.type_name}, not {column.type_name}"
+        if twice := next((name for name, number in Counter(stored.names).items() if number > 1), None):
+            return f"it has {twice} twice"
+        declared = {column.name: column for column in self.columns}
+        for there in stored:
+            column = declared.get(there.name)
+            if column and (there.type != column.type or there.nullable > column.nullable):
+                found = Column(there.name, there.type, "", there.nullable)
+                return f"{found.name} is {found.type_name}, not {column.type_name}"
         return None
 
     def empty(self) -> pa.Table:
