@@ -54,20 +54,18 @@ class Engine(Protocol):
         """
 
 
-class ThrottledShare:
+def throttled(report: Share, step: float) -> Share:
     """Reports the share of one task that is done, from any of its threads, each time it has grown by a step."""
+    lock, last = threading.Lock(), 0.0
 
-    def __init__(self, report: Share, step: float) -> None:
-        self._report, self._step = report, step
-        self._lock = threading.Lock()
-        self._last = 0.0
+    def share(done: float) -> None:
+        nonlocal last
+        with lock:
+            if done >= last + step or last < done == 1:
+                last = done
+                report(done)
 
-    def __call__(self, share: float) -> None:
-        """Reports a share that has grown enough."""
-        with self._lock:
-            if share >= self._last + self._step or self._last < share == 1:
-                self._last = share
-                self._report(share)
+    return share
 
 
 #: What asks for this process.

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
-from tracekit.engines.base import Outcome, ThrottledShare
+from tracekit.engines.base import Outcome, throttled
 from tracekit.errors import TracekitError
 from tracekit.version import __version__
 
@@ -140,7 +140,7 @@ def _done(function: Callable[[Share], Result], run: str, number: int) -> Result:
 
     worker = get_worker()
     key = worker.get_current_task()
-    progress = ThrottledShare(lambda share: worker.log_event(run, (number, share)), _STEP)
+    progress = throttled(lambda share: worker.log_event(run, (number, share)), _STEP)
 
     def share(done: float) -> None:
         task = worker.state.tasks.get(key)

@@ -26,7 +26,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NoReturn, Self
 
 from tracekit.arrays.own_process import keep_memory, without_pandas
-from tracekit.engines.base import Outcome, Result, Share, Task, ThrottledShare
+from tracekit.engines.base import Outcome, Result, Share, Task, throttled
 from tracekit.progress import Progress
 
 #: How often a task is given to another process when one ends before it begins.
@@ -264,7 +264,7 @@ def _done(function: Callable[[Share], Result]) -> Result:
     _send("begun", 0.0)
     _State.busy = True
     try:
-        return function(ThrottledShare(partial(_send, "share"), _STEP))
+        return function(throttled(partial(_send, "share"), _STEP))
     except SystemExit:
         os._exit(1)  # it was stopped, and has removed what it had begun
     finally:
