@@ -55,9 +55,8 @@ class Attention(nn.Module):
     @override
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).view(*x.shape[:2], 3, 8, -1).permute(2, 0, 3, 1, 4)
-        return self.out(
-            functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
-        )
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.out(mixed.transpose(1, 2).reshape(x.shape))
 
 
 class Mlp(nn.Module):
@@ -89,19 +88,6 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.n1(x))
         return x + self.mlp(self.n2(x))
-
-
-class Net(nn.Module):
-    def __init__(self, width: int, program: str) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(Block(width, program) for _ in range(LAYERS))
-        self.norm = nn.LayerNorm(width)
-
-    @override
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return self.norm(x)
 
 
 def _slowly(batch: list[Tensor]) -> Tensor:
@@ -150,7 +136,8 @@ def play(program: str, *, marked: bool) -> float:
     """Runs a program; returns how long a step took, in ns."""
     trains = program.startswith("training")
     width, length = (2_048, 1_024) if trains or program in {"wide", "wide_twice", "streams"} else (512, 128)
-    model = Net(width, program).to(device(), torch.bfloat16)
+    blocks = (Block(width, program) for _ in range(LAYERS))
+    model = nn.Sequential(*blocks, nn.LayerNorm(width)).to(device(), torch.bfloat16)
     x = torch.randn(BATCH, length, width, device=device(), dtype=torch.bfloat16)
     loaded: Iterator[object] = repeat(None)
     if program == "loader":
