@@ -11,9 +11,10 @@ from hypothesis import example, given, strategies as st
 
 import tracekit
 from tests.command import command, contents, refusal, separately
+from tests.engines.clusters import dask_cluster
 from tests.joined import BY_REPORT
 from tests.pipeline.test_several_reports import RANKS
-from tests.storage.servers import file_server, runs_bucket, s3_server
+from tests.storage.servers import KEYS, file_server, runs_bucket, s3_server
 from tests.trace_lines import report
 from tracekit.dataset import opening
 from tracekit.storage.locations import in_order
@@ -100,6 +101,19 @@ def test_only_the_columns_that_are_asked_for_are_fetched(store: Store, ranks: li
 def test_commands_take_urls(store: Store, uploaded: str) -> None:
     assert f"tracekit show tree {RUN}" in command("parse", uploaded, "-o", RUN).out
     assert "net" in separately("show", "tree", RUN).out
+
+
+def test_a_cluster_makes_of_reports_in_a_bucket_what_processes_here_make_of_files(server, uploaded, ranks, tmp_path):
+    pytest.importorskip("distributed", reason="the extra dask is not installed")
+    workers = tmp_path / "workers"
+    workers.mkdir()
+    with dask_cluster(workers, **KEYS, AWS_ENDPOINT_URL=server[0]) as scheduler:
+        parsed = separately("parse", uploaded, "-o", RUN, "--scheduler", scheduler, "--quiet")
+        assert not [*workers.rglob("tracekit-*")]
+    assert parsed == (0, "", "")
+    there, here = tracekit.load(RUN), tracekit.parse(ranks, tmp_path / "here")
+    check_equal(there, here)
+    assert there.manifest["table_ids"] == here.manifest["table_ids"]
 
 
 def test_a_dataset_in_a_bucket_is_replaced_only_by_force_and_nothing_of_it_stays(store, ranks) -> None:

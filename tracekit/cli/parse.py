@@ -75,19 +75,24 @@ def run(args: argparse.Namespace) -> int:
     from tracekit.arrays.own_process import without_pandas
     from tracekit.dataset.opening import load
     from tracekit.errors import ReportsError
-    from tracekit.pipeline import parse_as
-    from tracekit.pipeline.stages import ParseOptions, Run
-    from tracekit.unmarked import reference
+    from tracekit.pipeline import parse
 
     without_pandas()
     reports = args.reports if len(args.reports) > 1 else args.reports[0]
     try:
-        like = tuple(reference(place_of(marked, quiet=args.quiet)) for marked in args.like)
-        captures, collectives = tuple(args.graph_captures), tuple(args.collective)
-        options = ParseOptions(rows=args.rows, graph_captures=captures, like=like, collectives=collectives)
+        like = [place_of(marked, quiet=args.quiet) for marked in args.like]
         with progress_bar(quiet=args.quiet) as progress:
-            how = Run(force=args.force, scheduler=args.scheduler, progress=progress)
-            dataset = parse_as(reports, args.out, options, how)
+            dataset = parse(
+                reports,
+                args.out,
+                rows=args.rows,
+                graph_captures=args.graph_captures,
+                like=like,
+                collectives=args.collective,
+                force=args.force,
+                scheduler=args.scheduler,
+                progress=progress,
+            )
     except ReportsError as error:
         if error.folder is not None:
             _print(load(error.folder), args)

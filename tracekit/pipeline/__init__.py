@@ -66,25 +66,19 @@ def parse(  # noqa: PLR0913 - what can be asked, by name
         UsageError: If there is no report, one is given twice, ``out`` is missing with several, or ``rows`` or
             ``scheduler`` is none of these.
     """
+    if rows not in HIERARCHIES:
+        raise UsageError(f"rows are {', '.join(HIERARCHIES)}, not {rows!r}")
+    if like and rows not in {AUTO, MODULES}:
+        raise UsageError(f"a marked run (like) gives modules, not {rows}: leave out one of the two")
+    reports = expanded(report if _are_several(report) else [report], ReportError)
     options = ParseOptions(
-        rows=rows,
+        rows=MODULES if like else rows,
         graph_captures=tuple(map(Path, graph_captures)),
+        required=len(reports) == 1,
         like=tuple(map(reference, like)),
         collectives=tuple(collectives),
     )
-    return parse_as(report, out, options, Run(force=force, scheduler=scheduler, progress=progress))
-
-
-def parse_as(report: Given | Sequence[Given], out: Given | None, options: ParseOptions, run: Run) -> Dataset:
-    """As :func:`parse`, with what is asked put together."""
-    if options.rows not in HIERARCHIES:
-        raise UsageError(f"rows are {', '.join(HIERARCHIES)}, not {options.rows!r}")
-    if options.like:
-        if options.rows not in {AUTO, MODULES}:
-            raise UsageError(f"a marked run (like) gives modules, not {options.rows}: leave out one of the two")
-        options = replace(options, rows=MODULES)
-    reports = expanded(report if _are_several(report) else [report], ReportError)
-    options = replace(options, required=len(reports) == 1)
+    run = Run(force=force, scheduler=scheduler, progress=progress)
     if out is None:
         if any(map(is_remote, reports)):
             raise UsageError("reports at URLs become a dataset where you want it; name it with -o")
@@ -102,28 +96,13 @@ def _are_several(report: Given | Sequence[Given]) -> TypeIs[Sequence[Given]]:
 
 
 def _parsed(reports: Sequence[Location], out: Path | None, options: ParseOptions, run: Run) -> Dataset:
-    if len(reports) != 1:
+    if len(reports) != 1 or run.scheduler is not None:
         from tracekit.pipeline.several import parse_several  # noqa: PLC0415 - one report needs no engine
 
         return parse_several(reports, out, options, run)
-    return (_parsed_here if run.scheduler is None else _parsed_away)(reports[0], out, options, run)
-
-
-def _parsed_here(report: Location, out: Path | None, options: ParseOptions, run: Run) -> Dataset:
-    with local_copy(report, run.progress) as path:
+    with local_copy(reports[0], run.progress) as path:
         reader = reader_for(path)
         folder = out or default_folder(path)
         with writing(folder, force=run.force) as (partial, place):
-            write_tables(path, reader, partial, run.progress, options, run.scheduler)
-    return load(as_named(folder, place))
-
-
-def _parsed_away(report: Location, out: Path | None, options: ParseOptions, run: Run) -> Dataset:
-    from tracekit.dataset.joining import Part  # noqa: PLC0415 - rarely asked for
-    from tracekit.pipeline.several import parse_parts  # noqa: PLC0415 - as above
-
-    folder = out or default_folder(Path(str(report)))
-    with writing(folder, force=run.force) as (partial, place):
-        for error in parse_parts([report], [Part(report.name, partial, 0)], options, run).values():
-            raise error
+            write_tables(path, reader, partial, run.progress, options, None)
     return load(as_named(folder, place))

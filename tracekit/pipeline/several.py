@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tracekit.dataset.joining import Part, join
 from tracekit.dataset.opening import Dataset, load
-from tracekit.dataset.writing import as_named, writing
+from tracekit.dataset.writing import as_named, default_folder, writing
 from tracekit.engines import Engine, Outcome, Task, opened
 from tracekit.engines.base import IN_PROCESS, Share
 from tracekit.engines.dask import scratch_folder
@@ -53,19 +53,24 @@ _Parsed = ReportError | dict[str, bytes] | None
 
 
 def parse_several(paths: Sequence[Location], out: Path | None, options: ParseOptions, run: Run) -> Dataset:
-    """Reads reports side by side and writes one dataset of all that can be read."""
+    """Lets an engine read reports and writes one dataset of all that can be read; that of a single one is its own."""
     _check_given(paths)
-    if out is None:
+    alone = len(paths) == 1
+    if out is None and not alone:
         raise UsageError("several reports become one dataset; name its folder with -o")
+    out = out or default_folder(Path(str(paths[0])))
     with writing(out, force=run.force) as (partial, place):
-        named = enumerate(report_names(paths))
-        parts = [Part(name, partial / f".{name}", number * IDS_PER_REPORT) for number, name in named]
-        errors = parse_parts(paths, parts, options, run)
+        parts = [
+            Part(name, partial if alone else partial / f".{name}", number * IDS_PER_REPORT)
+            for number, name in enumerate(report_names(paths))
+        ]
+        errors = _parse_parts(paths, parts, options, run)
         if len(errors) == len(parts):
-            raise ReportsError(errors.values(), None)
-        readable = [part for part in parts if part.name not in errors]
-        left_out = [{"name": name, "problem": error.problem} for name, error in errors.items()]
-        join(partial, readable, left_out, run.progress)
+            raise errors[parts[0].name] if alone else ReportsError(errors.values(), None)
+        if not alone:
+            readable = [part for part in parts if part.name not in errors]
+            left_out = [{"name": name, "problem": error.problem} for name, error in errors.items()]
+            join(partial, readable, left_out, run.progress)
     folder = as_named(out, place)
     if errors:
         raise ReportsError(errors.values(), folder)
@@ -94,7 +99,7 @@ def _identity(path: Location) -> object:
     return (status.st_dev, status.st_ino)
 
 
-def parse_parts(
+def _parse_parts(
     paths: Sequence[Location], parts: Sequence[Part], options: ParseOptions, run: Run
 ) -> dict[str, ReportError]:
     """Parses reports side by side, each into its folder; why some cannot be read, by their names."""
