@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.answers.test_roofline import LINEAR, RESULT
 from tests.attribution.test_compiled import captured, kernel_map, launches, replayed, run
 from tests.golden import Parse, expect
 from tracekit.answers import memory as traffic, roofline, shapes as by_shape
@@ -99,3 +100,17 @@ def test_flops_count_in_every_replay_of_a_cuda_graph(parsed: Parse) -> None:
     rows = rows_of(parsed(captured(MAP) + replayed(10, 400)))
     assert (rows["top.mlp.up"]["flops"], rows["top.mlp.up"]["self_ns"]) == (8192, 20)
     assert rows["top"]["subtree_flops"] == 8192
+
+
+def test_what_a_module_moved_both_in_compiled_graphs_and_outside_is_unknown(parsed: Parse) -> None:
+    told = kernel_map("[['extern_kernels.mm', 0, [[0, 1, 4096, 'bfloat16']]]]", "up")
+    dataset = parsed(f"""
+        {twice(told, ("gemm",))}
+        range  1 400 500 {LINEAR}
+        launch 1 410 420 #30
+        range  1 510 511 {RESULT}
+        kernel 1 900 930 #30 gemm
+    """)
+    for answer in (roofline, traffic):
+        (row,) = (row for row in records(answer.frame(dataset)) if row["path"] == "top.up")
+        assert (row["runs"], row["self_ns"], row["bytes"], row["gb_per_s"]) == (1, 50, None, None)

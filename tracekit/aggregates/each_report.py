@@ -1,23 +1,21 @@
 """Answers that are put together from those about each report, so that only one report is in memory at a time.
 
 Every analysis takes :meth:`Dataset.by_report <tracekit.dataset.opening.Dataset.by_report>` and keeps small sums of each
-report: arrays by module that are added to, rows by key (:class:`Totals`) and how often each value occurs
+report: arrays by module that are added to, sums by key (:class:`Totals`) and how often each value occurs
 (:class:`~tracekit.aggregates.spread.Values`). Codes mean the same in all reports (:class:`Words`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
+from tracekit.aggregates.spread import SummedRows
 from tracekit.arrays.codes import Labels
-from tracekit.arrays.types import Ints, Rows
+from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
-
-#: Rows of single reports that wait to be put together; more cost memory, fewer cost time.
-_MOST_WAITING = 1 << 18
 
 
 def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) -> pd.DataFrame:
@@ -51,26 +49,21 @@ class Words:
 
 
 class Totals:
-    """Figures by key, put together over reports (``sum`` or ``max``) and sorted by key."""
+    """Figures added up by key over reports, sorted by key: numbers, or words in the order in which they were met."""
 
-    def __init__(self, keys: list[str], figures: Mapping[str, str]) -> None:
-        self._keys, self._figures = keys, dict(figures)
-        self._parts: list[Mapping[str, Ints]] = []
-        self._grouped, self._waiting = 0, 0
+    def __init__(self, keys: Sequence[str], figures: Sequence[str]) -> None:
+        self._names = [*keys, *figures]
+        self._rows = SummedRows(len(keys))
+        self._words: dict[str, Words] = {}
 
-    def add(self, columns: Mapping[str, Ints]) -> None:
+    def add(self, columns: Mapping[str, Ints | Flags | Labels]) -> None:
         """Adds the rows of a report, of which many can have one key."""
-        self._parts.append(columns)
-        self._waiting += columns[self._keys[0]].size
-        # Grouping each small report separately would cost more than reading it.
-        if self._waiting > max(_MOST_WAITING, 2 * self._grouped):
-            self.frame()
+        self._rows.add(*(self._numbers(name, columns[name]) for name in self._names))
+
+    def _numbers(self, name: str, column: Ints | Flags | Labels) -> Ints | Flags:
+        return self._words.setdefault(name, Words()).codes(column) if isinstance(column, Labels) else column
 
     def frame(self) -> pd.DataFrame:
-        """A row for each key; what was added before is kept as these rows alone."""
-        names = [*self._keys, *self._figures]
-        rows = pd.DataFrame({name: np.concatenate([part[name] for part in self._parts]) for name in names})
-        groups: pd.DataFrame = rows.groupby(self._keys, as_index=False).agg(self._figures)
-        self._parts = [{name: groups[name].to_numpy() for name in names}]
-        self._grouped, self._waiting = len(groups), 0
-        return groups
+        """A row for each key."""
+        rows = dict(zip(self._names, self._rows.sums(), strict=True))
+        return pd.DataFrame(rows | {name: words.named(rows[name]) for name, words in self._words.items()})

@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from tracekit.aggregates.each_report import Words
-from tracekit.aggregates.spread import share
+from tracekit.aggregates.spread import SummedRows, share
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.aggregates.weighted_kernels import kernels, weighted_kernels
 from tracekit.arrays.codes import Labels
-from tracekit.arrays.columns import selected, together
-from tracekit.arrays.groups import counts, sums
+from tracekit.arrays.columns import selected
+from tracekit.arrays.groups import sums
 from tracekit.arrays.types import Columns, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.schema.tables import Kernels
@@ -65,23 +65,21 @@ def outside(dataset: Dataset) -> Columns:
         Columns with a row per cause: ``cause``, ``kernels``, ``self_ns``, its time by phase (:data:`COLUMNS`), and
         ``share`` (of all GPU time). A subtree has none.
     """
-    causes, whole_ns = Words(), 0
-    parts = [{name: np.empty(0, np.int64) for name in ("cause", "kernels", "self_ns", *COLUMNS)}]
+    causes, rows, whole_ns = Words(), SummedRows(keys=2), 0
     for part in dataset.by_report():
         work = kernels(part, ["module_id", "dur_ns", "phase", "cause"])
-        group, count = np.where(work.module_id < 0, work.cause.code, -1), len(work.cause.words)
-        used = np.flatnonzero(counts(group, count))
-        figures = {
-            "kernels": counts(group, count),
-            "self_ns": sums(group, work.dur_ns, count),
-            **dict(zip(COLUMNS, by_phase(group, work, count), strict=True)),
-        }
-        of_words = causes.codes(Labels(used, work.cause.words))
-        parts.append({"cause": of_words, **{name: values[used] for name, values in figures.items()}})
         whole_ns += int(work.dur_ns.sum())
-    listed = together(parts)
-    known, row = np.unique(listed.pop("cause"), return_inverse=True)
-    rows = {name: sums(row, values, known.size) for name, values in listed.items()}
-    named = np.array(causes.named(known), object)
-    answer = {"cause": named, **rows, "share": share(rows["self_ns"], whole_ns)}
-    return selected(answer, np.argsort(-rows["self_ns"], kind="stable"))
+        rest = work.filter(work.module_id < 0)
+        rows.add(causes.codes(rest.cause), phase_rows(rest.phase), np.ones(len(rest), np.int64), rest.dur_ns)
+    cause, phase, number, ns = rows.sums()
+    known, row = np.unique(cause, return_inverse=True)
+    time = sums(row, ns, known.size)
+    by_phases = sums(phase * known.size + row, ns, len(PHASES) * known.size).reshape(len(PHASES), known.size)
+    answer = {
+        "cause": np.array(causes.named(known), object),
+        "kernels": sums(row, number, known.size),
+        "self_ns": time,
+        **dict(zip(COLUMNS, by_phases, strict=True)),
+        "share": share(time, whole_ns),
+    }
+    return selected(answer, np.argsort(-time, kind="stable"))

@@ -8,40 +8,41 @@ from numpy.typing import NDArray
 from tracekit.arrays.groups import counts, sums, sums_by
 from tracekit.arrays.types import Floats, Ints, Rows
 
-#: Rows of single reports that wait to be counted; more cost memory, fewer cost time.
+#: Rows of single reports that wait to be added up; more cost memory, fewer cost time.
 _MOST_WAITING = 1 << 19
 
 
-class MergedCounts:
-    """Rows with how often they occur, report by report; those of a single report stay as they are."""
+class SummedRows:
+    """Rows of keys and figures, added up by key over reports; those of a single report can stay as they are."""
 
-    def __init__(self) -> None:
-        self._parts: list[list[Ints]] = []
-        self._reports = self._counted = self._waiting = 0
+    def __init__(self, keys: int) -> None:
+        self._keys, self._parts = keys, list[list[NDArray[Any]]]()
+        self._reports = self._summed = self._waiting = 0
 
-    def add(self, *columns: Ints) -> None:
-        """Adds the rows of a report."""
-        self._parts.append([*columns, np.ones(columns[0].size, np.int64)])
+    def add(self, *columns: NDArray[Any]) -> None:
+        """Adds the rows of a report: the keys, then the figures."""
+        self._parts.append([*columns])
         self._reports += 1
         self._waiting += columns[0].size
-        if self._reports > 1 and self._waiting > max(_MOST_WAITING, 2 * self._counted):
-            self._parts = [_merged_counts(self._parts)]
-            self._counted, self._waiting = self._parts[0][0].size, 0
+        # Adding up each small report separately would cost more than reading it.
+        if self._reports > 1 and self._waiting > max(_MOST_WAITING, 2 * self._summed):
+            self._parts = [self.sums()]
+            self._summed, self._waiting = self._parts[0][0].size, 0
 
     @property
     def is_one_report(self) -> bool:
-        """Whether the rows are those of a single report, in its order; those of several are sorted."""
+        """Whether the rows are those of a single report."""
         return self._reports == 1
 
     def columns(self) -> list[Ints]:
-        """The columns, and how often each row occurs."""
-        return self._parts[0] if self.is_one_report else _merged_counts(self._parts)
+        """The rows of a single report in its order; or else those of :meth:`sums`."""
+        return self._parts[0] if self.is_one_report else self.sums()
 
-
-def _merged_counts(parts: list[list[Ints]]) -> list[Ints]:
-    *keys, times = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    keys, (times,) = sums_by(keys, (times,))
-    return [*keys, times]
+    def sums(self) -> list[Ints]:
+        """One row for each key, in their order."""
+        columns = [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
+        keys, figures = sums_by(columns[: self._keys], columns[self._keys :])
+        return [*keys, *figures]
 
 
 _ONE_KEY = 2**62
@@ -64,26 +65,39 @@ class Spread(NamedTuple):
         below, above = (padded[np.minimum(self._rows(place), self.value.size)] for place in (low, high))
         return np.where(self.size > 0, below + (above - below) * (at - low), np.nan)
 
+    def least(self) -> Ints:
+        """The least value of each group; any number for empty groups."""
+        return np.append(self.value, 0)[self._rows(self.start)]
+
+    def greatest(self) -> Ints:
+        """The greatest value of each group; any number for empty groups."""
+        return np.append(self.value, 0)[self._rows(self.start + self.size - 1)]
+
+    def total(self) -> Ints:
+        """The sum of each group."""
+        times = 1 if self.until is None else np.diff(self.until, prepend=0)
+        running = np.append(0, np.cumsum(self.value * times))
+        total: Ints = running[self._rows(self.start + self.size)] - running[self._rows(self.start)]
+        return total
+
     def mean(self) -> Floats:
         """The mean of each group, NaN for empty groups."""
-        times = 1 if self.until is None else np.diff(self.until, prepend=0)
-        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.value * times)))
-        return ratio(running[self._rows(self.start + self.size)] - running[self._rows(self.start)], self.size)
+        return ratio(self.total(), self.size)
 
     def _rows(self, places: Ints) -> Rows:
         return places if self.until is None else np.searchsorted(self.until, places, side="right")
 
 
 class Values:
-    """Values of groups, report by report; equal ones are counted (:class:`MergedCounts`)."""
+    """Values of groups, report by report; equal ones of several reports are counted."""
 
     def __init__(self) -> None:
-        self._rows = MergedCounts()
+        self._rows = SummedRows(keys=2)
 
     def add(self, group: Rows, value: Ints) -> None:
         """Adds the values of a report; group -1 is ignored."""
         kept = group >= 0
-        self._rows.add(group[kept], value[kept])
+        self._rows.add(group[kept], value[kept], np.ones(np.count_nonzero(kept), np.int64))
 
     def spread(self, groups: int) -> Spread:
         """The values by group."""

@@ -12,6 +12,7 @@ from tracekit.arrays.codes import positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import sums_by
 from tracekit.arrays.intervals import by_level
+from tracekit.arrays.slices import sums_to
 from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import numbers_as_text
@@ -54,9 +55,7 @@ class Hierarchy(NamedTuple):
 
     def subtree_sums(self, own: Ints) -> Ints:
         """For every module its own value plus those of all modules below it."""
-        running = np.concatenate((np.zeros(1, own.dtype), np.cumsum(own)))
-        total: Ints = running[self.end] - running[:-1]
-        return total
+        return sums_to(own, self.end)
 
 
 class Pairs(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracekit.aggregates.each_report import Totals, Words
+from tracekit.aggregates.each_report import Totals
 from tracekit.aggregates.spread import ratio, share
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.dataset.opening import Dataset
@@ -14,7 +14,8 @@ from tracekit.ranks.collectives import communication
 NAME = "communication"
 ANSWER = ("path", "exposed_ns", "overlapped_ns", "gpu_time_ns", "name")
 
-_KEYS = ["name", "module", "collective", "communicator", "group_size"]
+_KEYS = ("name", "module", "collective", "communicator", "group_size")
+_SUMMED = ("kernels", "gpu_time_ns", "exposed_ns", "bytes", "sized_ns")
 #: Parts of a message that each rank sends and receives, times the number of ranks, by that number less one.
 _PARTS_MOVED = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 _MOVED_WHOLE = ("broadcast", "reduce", "send", "recv", "send_recv")
@@ -41,56 +42,53 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``bus_gb_per_s``. The last five are null where the report does not record them: only NCCL's sizes are recorded.
         Bytes and bandwidths count kernels whose bytes are known.
     """
-    modules, names, words, whole_ns = hierarchy(dataset), Words(), Words(), 0
-    sums = Totals(_KEYS, dict.fromkeys(("ns", "exposed", "kernels", "bytes", "sized_ns"), "sum"))
+    modules, sums, whole_ns = hierarchy(dataset), Totals(_KEYS, _SUMMED), 0
     for part in dataset.by_report():
         work, communicates, exposed = communication(part, ["module_id", "dur_ns", "bytes", *_KEYS[3:]])
-        owner, time = modules.rows_of(work.module_id), work.dur_ns
-        in_root = np.ones(owner.size, bool) if part.root is None else owner >= 0
-        whole_ns += int(time[in_root].sum())
+        in_root = (part.root is None) | (modules.rows_of(work.module_id) >= 0)
+        whole_ns += int(work.dur_ns[in_root].sum())
         rows = np.flatnonzero(communicates & in_root)
-        size = work.bytes[rows].astype(np.int64)
+        ran = work.take(rows)
         sums.add(
             {
-                "collective": words.codes(work.collective)[rows],
-                "communicator": words.codes(work.communicator)[rows],
-                "group_size": work.group_size[rows].astype(np.int64),
-                "bytes": np.maximum(size, 0),
-                "sized_ns": np.where(size >= 0, time[rows], 0),
-                "name": names.codes(work.name)[rows],
-                "module": owner[rows],
-                "ns": time[rows],
-                "exposed": exposed[rows],
-                "kernels": np.ones(rows.size, np.int64),
+                "name": ran.name,
+                "module": modules.rows_of(ran.module_id),
+                "collective": ran.collective,
+                "communicator": ran.communicator,
+                "group_size": ran.group_size.astype(np.int64),
+                "kernels": np.ones(len(ran), np.int64),
+                "gpu_time_ns": ran.dur_ns,
+                "exposed_ns": exposed[rows],
+                "bytes": np.maximum(ran.bytes, 0),
+                "sized_ns": np.where(ran.bytes >= 0, ran.dur_ns, 0),
             }
         )
     totals = sums.frame()
     answer = pd.DataFrame(
         {
-            "name": names.named(totals["name"]),
+            "name": totals["name"],
             "path": modules.paths(totals["module"].to_numpy()),
             "kernels": totals["kernels"],
-            "gpu_time_ns": totals["ns"],
-            "share": share(totals["ns"].to_numpy(), whole_ns),
-            "exposed_ns": totals["exposed"],
-            "overlapped_ns": totals["ns"] - totals["exposed"],
-            **_speed(totals, words),
+            "gpu_time_ns": totals["gpu_time_ns"],
+            "share": share(totals["gpu_time_ns"].to_numpy(), whole_ns),
+            "exposed_ns": totals["exposed_ns"],
+            "overlapped_ns": totals["gpu_time_ns"] - totals["exposed_ns"],
+            "collective": totals["collective"].astype(object),
+            "communicator": totals["communicator"].astype(object),
+            **_speed(totals),
         }
     )
     return answer.sort_values("exposed_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _speed(totals: pd.DataFrame, words: Words) -> dict[str, object]:
+def _speed(totals: pd.DataFrame) -> dict[str, object]:
     ranks, size, time = (totals[name].to_numpy() for name in ("group_size", "bytes", "sized_ns"))
-    collectives = words.named(totals["collective"])
-    parts = np.array([_PARTS_MOVED.get(kind or "", np.nan) for kind in collectives], np.float64)
+    parts = totals["collective"].map(_PARTS_MOVED).to_numpy("float64")
     moved = np.where(ranks > 0, parts * ratio(ranks - 1, ranks), np.nan)
-    moved[[kind in _MOVED_WHOLE for kind in collectives]] = 1
+    moved[totals["collective"].isin(_MOVED_WHOLE)] = 1
     known = time > 0
     algorithm = np.where(known, ratio(size, time), np.nan)
     return {
-        "collective": pd.array(collectives, dtype=object),
-        "communicator": pd.array(words.named(totals["communicator"]), dtype=object),
         "group_size": pd.arrays.IntegerArray(ranks, ranks < 0),
         "bytes": pd.arrays.IntegerArray(size, ~known),
         "algorithm_gb_per_s": algorithm,

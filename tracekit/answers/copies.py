@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracekit.aggregates.each_report import Totals, Words
+from tracekit.aggregates.each_report import Totals
 from tracekit.aggregates.spread import ratio, share
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.aggregates.weighted_kernels import kernels
@@ -14,7 +14,7 @@ from tracekit.dataset.opening import Dataset
 NAME = "copies"
 ANSWER = ("kind", "copy_kind", "path", "moved_bytes", "gb_per_s", "gpu_time_ns")
 
-_KEYS = ["kind", "direction", "module"]
+_SUMMED = ("copies", "gpu_time_ns", "moved_bytes", "unsized")
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -26,32 +26,30 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``moved_bytes`` (null if the size of any of them was not recorded) and ``gb_per_s`` (10^9 bytes per second of
         their own time).
     """
-    modules, kinds, directions, whole_ns = hierarchy(dataset), Words(), Words(), 0
-    sums = Totals(_KEYS, dict.fromkeys(("ns", "moved", "size", "unsized"), "sum"))
+    modules, sums, whole_ns = hierarchy(dataset), Totals(("kind", "copy_kind", "module"), _SUMMED), 0
     for part in dataset.by_report():
         work = kernels(part, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
         whole_ns += int(work.dur_ns.sum())
-        rows = np.flatnonzero(work.kind.among("memcpy", "memset"))
-        size = work.bytes[rows]
+        copies = work.filter(work.kind.among("memcpy", "memset"))
         sums.add(
             {
-                "kind": kinds.codes(work.kind)[rows],
-                "direction": directions.codes(work.copy_kind)[rows],
-                "module": modules.rows_of(work.module_id)[rows],
-                "ns": work.dur_ns[rows],
-                "moved": np.maximum(size, 0),
-                "size": np.ones(rows.size, np.int64),
-                "unsized": (size < 0).astype(np.int64),
+                "kind": copies.kind,
+                "copy_kind": copies.copy_kind,
+                "module": modules.rows_of(copies.module_id),
+                "copies": np.ones(len(copies), np.int64),
+                "gpu_time_ns": copies.dur_ns,
+                "moved_bytes": np.maximum(copies.bytes, 0),
+                "unsized": copies.bytes < 0,
             }
         )
     groups = sums.frame()
-    time, moved = groups["ns"].to_numpy(), groups["moved"].astype("Int64").mask(groups["unsized"] > 0)
+    time, moved = groups["gpu_time_ns"].to_numpy(), groups["moved_bytes"].astype("Int64").mask(groups["unsized"] > 0)
     answer = pd.DataFrame(
         {
-            "kind": kinds.named(groups["kind"]),
-            "copy_kind": directions.named(groups["direction"]),
+            "kind": groups["kind"],
+            "copy_kind": groups["copy_kind"],
             "path": modules.paths(groups["module"].to_numpy()),
-            "copies": groups["size"].to_numpy(),
+            "copies": groups["copies"],
             "gpu_time_ns": time,
             "share": share(time, whole_ns),
             "moved_bytes": moved.array,

@@ -32,40 +32,35 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         modules that they serve, with ``*`` for the numbers of layers, and their shares; null of all others).
     """
     modules, groups, durations = hierarchy(dataset), dict[Named, int](), Values()
-    sums = Totals(["kernel"], {"kernels": "sum", "gpu_time_ns": "sum", "max_ns": "max"})
-    by_module = Totals(["kernel", "module"], {"ns": "sum"})
+    by_module = Totals(("kernel", "module"), ("ns",))
     for part in dataset.by_report():
         table = kernels(part, ["kernel_id", *_COLUMNS])
-        kernel, time = _numbers(groups, table), table.dur_ns
-        ones = np.ones(time.size, np.int64)
-        sums.add({"kernel": kernel, "kernels": ones, "gpu_time_ns": time, "max_ns": time})
-        durations.add(kernel, time)
+        kernel = _numbers(groups, table)
+        durations.add(kernel, table.dur_ns)
         work = weighted_work(part, table) if part.root is None else weighted_kernels(part, _COLUMNS)
         owner = modules.rows_of(work.module_id)
         rows = {"kernel": kernel if work is table else _numbers(groups, work), "module": owner, "ns": work.dur_ns}
         by_module.add({name: values[owner >= 0] for name, values in rows.items()})
-    totals, pairs, serves = sums.frame(), by_module.frame(), whom_they_serve(dataset)
+    each, pairs, serves = durations.spread(len(groups)), by_module.frame(), whom_they_serve(dataset)
     main = pairs.sort_values("ns", ascending=False, kind="stable").drop_duplicates("kernel").set_index("kernel")
-    kernel, count, time = (totals[name].to_numpy() for name in ("kernel", "kernels", "gpu_time_ns"))
-    users = main.assign(modules=pairs.groupby("kernel").size()).reindex(kernel)
-    known = [*groups]
-    named = [known[row] for row in kernel.tolist()]
+    users, time = main.assign(modules=pairs.groupby("kernel").size()).reindex(range(len(groups))), each.total()
     answer = pd.DataFrame(
         {
-            "name": [name for name, _ in named],
-            "kind": [kind for _, kind in named],
-            "kernels": count,
+            "name": [name for name, _ in groups],
+            "kind": [kind for _, kind in groups],
+            "kernels": each.size,
             "gpu_time_ns": time,
             "share": share(time, int(time.sum())),
-            "mean_ns": ratio(time, count),
-            "median_ns": durations.spread(len(groups)).quantile(0.5)[kernel],
-            "max_ns": totals["max_ns"].to_numpy(),
+            "mean_ns": each.mean(),
+            "median_ns": each.quantile(0.5),
+            "max_ns": each.greatest(),
             "modules": users["modules"].fillna(0).to_numpy("int64"),
             "module": modules.paths(users["module"].fillna(-1).to_numpy("int64")),
             "module_share": ratio(users["ns"].to_numpy("float64", na_value=np.nan), time),
-            "serves": [*map(serves.get, named)],
+            "serves": [*map(serves.get, groups)],
         }
     )
+    answer = answer[answer["kernels"] > 0]  # others also serve modules of a subtree, but are not its own
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pandas as pd
 
 from tracekit.aggregates.each_report import Totals, Words
@@ -49,14 +48,14 @@ def frame(dataset: Dataset) -> pd.DataFrame:
 
 def by_module(dataset: Dataset, modules: Hierarchy) -> tuple[list[str], pd.DataFrame]:
     """The lines, and for each pair of a line and the row of a module ``kernels`` and ``gpu_ns``; -1 is none."""
-    words, pairs = Words(), Totals(["source", "module"], {"kernels": "sum", "gpu_ns": "sum"})
+    words, pairs = Words(), Totals(("source", "module"), ("kernels", "gpu_ns"))
     for part in dataset.by_report():
         work = weighted_kernels(part, ["kernel_id", "source", "module_id", "dur_ns"])
         pairs.add(
             {
                 "source": words.codes(work.source),
                 "module": modules.rows_of(work.module_id),
-                "kernels": first_of_kernel(work.kernel_id).astype(np.int64),
+                "kernels": first_of_kernel(work.kernel_id),
                 "gpu_ns": work.dur_ns,
             }
         )

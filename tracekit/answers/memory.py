@@ -14,7 +14,7 @@ from tracekit.arrays.codes import joint
 from tracekit.arrays.groups import counts, maxima, sums
 from tracekit.arrays.types import Ints
 from tracekit.costs.calls import Costs, costs
-from tracekit.costs.subtree_costs import Sum, totals
+from tracekit.costs.subtree_costs import Own, Sum, totals
 from tracekit.dataset.opening import Dataset
 from tracekit.flops.peaks import dtypes_stated
 from tracekit.flops.tensors import param_bytes
@@ -26,7 +26,7 @@ ANSWER = ("path", "peak_bytes", "held_bytes", "param_bytes", "input_bytes", "out
 #: Keywords of :func:`frame` that the command line passes on.
 OPTIONS = ("dtype",)
 
-_FIGURES = ("input_bytes", "output_bytes", "bytes")
+_PARAMS, _TENSORS = "param_bytes", ("input_bytes", "output_bytes")
 _OF_ALLOCATIONS = ("pid", "device", "start_ns", "end_ns", "bytes", "total_bytes", "module_id", "step_id")
 #: What allocators did in a call.
 _OF_CALLS = ("peak_bytes", "allocated_bytes", "retained_bytes")
@@ -40,11 +40,10 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
         dtype: The dtype of matrix products where markers record none (vLLM, SGLang), such as ``bfloat16``.
 
     Returns:
-        A row per module: ``path``, ``class_name``, ``runs`` (calls; a call during a graph capture counts once per
-        replay), ``self_ns`` (GPU time of its calls' own work), ``param_bytes`` (size of its own parameters, once),
+        A row per module: ``path``, ``class_name``, ``param_bytes`` (size of its own parameters, once),
         ``subtree_param_bytes`` (with all modules below; a parameter that modules share counts in each),
-        ``input_bytes`` and ``output_bytes`` (of inputs and outputs in all runs), ``bytes`` (the least that its own work
-        must move in all runs, as in ``roofline``), ``gb_per_s`` (``bytes`` in its own time), ``copied_bytes`` (what it
+        ``input_bytes`` and ``output_bytes`` (of inputs and outputs in all runs), ``runs``, ``self_ns``, ``bytes`` and
+        ``gb_per_s`` (as in :func:`tracekit.answers.roofline.frame`), ``copied_bytes`` (what it
         copied and set itself) and ``copied_ns`` (the time of that). Null where a dtype or shape is not recorded.
 
         ``peak_bytes``, ``allocated_bytes`` and ``retained_bytes`` are the most of one of its calls, as in the table
@@ -57,22 +56,32 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
         UsageError: If there is no such dtype.
     """
     modules = hierarchy(dataset)
-    gathered = _Gathered(len(modules.path))
+    own, gathered = Own(modules), _Gathered(len(modules.path))
     highest: _Moment | None = None
     for calls in costs(dataset, dtypes_stated(dtype), modules):
+        own.add(calls)
         gathered.add(calls)
         held = calls.report.whole.rows(Allocations, _OF_ALLOCATIONS)
         place = joint((held.pid, held.device))
         moments = [_highest(held.filter(place == device), modules) for device in np.unique(place).tolist()]
         moments += [highest] if highest else []
         highest = max(moments, key=lambda moment: (moment.step is not None, moment.bytes), default=None)
-    params = _params(dataset, modules, gathered.param_bytes)
+    params = _params(dataset, modules, gathered.most[_PARAMS])
     subtree_params = params.subtree_sums(modules)
     answer = pd.DataFrame(
         {
             "path": pd.array(modules.path, dtype=object),
             "class_name": pd.array(modules.class_name, dtype=object),
-            **gathered.columns(params, subtree_params),
+            **{name: pd.arrays.IntegerArray(gathered.most[name], gathered.most[name] == UNKNOWN) for name in _OF_CALLS},
+            "runs": own.runs.column(),
+            "self_ns": own.ns,
+            "param_bytes": params.column(),
+            "subtree_param_bytes": subtree_params.column(),
+            **{name: total.masked(own.inside_compiled).column() for name, total in gathered.tensors.items()},
+            "bytes": own.bytes.column(),
+            "gb_per_s": ratio(own.bytes.floats(), np.where(own.mixed, np.nan, own.ns)),
+            "copied_bytes": gathered.copied_bytes.column(),
+            "copied_ns": gathered.copied_ns,
             "held_bytes": pd.array([None] * len(modules.path) if highest is None else highest.held, "Int64"),
             "held_step_id": pd.array([highest.step if highest else None] * len(modules.path), "Int64"),
         }
@@ -88,55 +97,27 @@ def frame(dataset: Dataset, *, dtype: str | None = None) -> pd.DataFrame:
 
 
 class _Gathered:
-    """Bytes, runs and times of modules, added up over reports; ``param_bytes`` is the most that any call records."""
+    """What modules read, wrote and copied, added up over reports, and the most of one of their calls."""
 
     def __init__(self, modules: int) -> None:
-        self._sums = dict.fromkeys(("runs", *_FIGURES, "copied_bytes"), Sum.zero(modules))
-        self._own_ns, self._copied_ns = np.zeros((2, modules), np.int64)
-        self._called, self._compiled, self._mixed = np.zeros((3, modules), bool)
-        self.param_bytes = np.full(modules, UNKNOWN)
-        self.most = dict.fromkeys(_OF_CALLS, self.param_bytes)
+        self.tensors = dict.fromkeys(_TENSORS, Sum.zero(modules))
+        self.copied_bytes, self.copied_ns = Sum.zero(modules), np.zeros(modules, np.int64)
+        self.most = dict.fromkeys((*_OF_CALLS, _PARAMS), np.full(modules, UNKNOWN))
 
     def add(self, calls: Costs) -> None:
-        compiled, count = calls.compiled, self._own_ns.size
-        found = {name: totals(calls.owner, calls.column(name), calls.runs, count) for name in _FIGURES}
-        found["runs"] = totals(calls.owner, np.ones_like(calls.runs), calls.runs, count)
+        count = self.copied_ns.size
+        for name, total in self.tensors.items():
+            self.tensors[name] = total.plus(totals(calls.owner, calls.column(name), calls.runs, count))
         work = kernels(calls.report, ["module_id", "kind", "dur_ns", "bytes"])
-        copies = np.flatnonzero(work.kind.among("memcpy", "memset"))
-        owner, moved = calls.modules.rows_of(work.module_id)[copies], work.bytes[copies]
-        unsized = counts(owner[moved < 0], count)
-        found["copied_bytes"] = Sum(sums(owner, np.maximum(moved, 0), count), unsized, np.zeros(count))
-        for name, more in found.items():
-            self._sums[name] = self._sums[name].plus(more)
-        self._copied_ns += sums(owner, work.dur_ns[copies], count)
-        self._own_ns += sums(calls.owner, calls.table.gpu_self_time_ns - compiled.of_call, count)
-        self._own_ns += sums(compiled.module, compiled.ns, count)
-        self._called |= counts(calls.owner, count) > 0
-        self._compiled |= counts(compiled.module, count) > 0
-        self._mixed |= calls.work.hidden.mixed(calls.modules, calls.owner)[0]
-        of_calls = maxima(calls.owner, calls.column("param_bytes"), count)
-        self.param_bytes = np.maximum(self.param_bytes, of_calls)
-        table = calls.report.rows(Calls, ["module_id", *_OF_CALLS])
-        owner = calls.modules.rows_of(table.module_id)
+        copies = work.filter(work.kind.among("memcpy", "memset"))
+        owner, moved = calls.modules.rows_of(copies.module_id), copies.bytes
+        copied = Sum(sums(owner, np.maximum(moved, 0), count), counts(owner[moved < 0], count), np.zeros(count))
+        self.copied_bytes = self.copied_bytes.plus(copied)
+        self.copied_ns += sums(owner, copies.dur_ns, count)
+        table = calls.report.rows(Calls, _OF_CALLS)
         for name, most in self.most.items():
-            self.most[name] = np.maximum(most, maxima(owner, getattr(table, name), count))
-
-    def columns(self, params: Sum, subtree_params: Sum) -> dict[str, object]:
-        # Kernel maps record no tensors, and not how often a module ran.
-        only_compiled = self._compiled & ~self._called
-        moved = {name: self._sums[name].masked(only_compiled) for name in _FIGURES}
-        most = {name: pd.arrays.IntegerArray(value, value == UNKNOWN) for name, value in self.most.items()}
-        return {
-            **most,
-            "runs": self._sums["runs"].masked(only_compiled).column(),
-            "self_ns": self._own_ns,
-            "param_bytes": params.column(),
-            "subtree_param_bytes": subtree_params.column(),
-            **{name: total.column() for name, total in moved.items()},
-            "gb_per_s": np.where(self._mixed, np.nan, ratio(moved["bytes"].floats(), self._own_ns)),
-            "copied_bytes": self._sums["copied_bytes"].column(),
-            "copied_ns": self._copied_ns,
-        }
+            figure = calls.column(name) if name == _PARAMS else getattr(table, name)
+            self.most[name] = np.maximum(most, maxima(calls.owner, figure, count))
 
 
 def _params(dataset: Dataset, modules: Hierarchy, of_calls: Ints) -> Sum:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracekit.aggregates.each_report import Totals, Words
+from tracekit.aggregates.each_report import Totals
 from tracekit.aggregates.phase_times import PHASES, phase_rows
 from tracekit.aggregates.spread import ratio, share
 from tracekit.aggregates.subtrees import hierarchy
@@ -16,7 +16,7 @@ from tracekit.dataset.opening import Dataset
 NAME = "module_kernels"
 ANSWER = ("path", "name", "gpu_time_ns", "share", "kernels")
 
-_KEYS = ["module", "name", "kind"]
+_KEYS, _SUMMED = ("module", "name", "kind"), ("kernels", "gpu_time_ns")
 
 
 def frame(dataset: Dataset, *, phases: bool = False) -> pd.DataFrame:
@@ -33,31 +33,32 @@ def frame(dataset: Dataset, *, phases: bool = False) -> pd.DataFrame:
         rows add up to all work; a fused kernel counts for each module that it serves, with its portion of the time.
         With ``phases`` a row per pair and phase: ``phase`` is one of :data:`~tracekit.aggregates.phase_times.PHASES`.
     """
-    modules, names, kinds = hierarchy(dataset), Words(), Words()
-    totals = Totals([*_KEYS, "phase"] if phases else _KEYS, {"kernels": "sum", "ns": "sum"})
+    modules, totals = hierarchy(dataset), Totals([*_KEYS, "phase"] if phases else _KEYS, _SUMMED)
     for part in dataset.by_report():
-        table = weighted_kernels(part, ["name", "kind", "module_id", "dur_ns", "phase"])
-        words = {"name": names.codes(table.name), "kind": kinds.codes(table.kind)}
-        if phases:
-            words["phase"] = phase_rows(table.phase)
-        ones = np.ones(len(table), np.int64)
-        totals.add({"module": modules.rows_of(table.module_id), **words, "kernels": ones, "ns": table.dur_ns})
-    pairs = totals.frame()
-    time, count, rows = (pairs[name].to_numpy() for name in ("ns", "kernels", "module"))
-    classes = [*modules.class_name, None]
-    name, kind = names.named(pairs["name"]), kinds.named(pairs["kind"])
-    serves = whom_they_serve(dataset)
+        work = weighted_kernels(part, ["name", "kind", "module_id", "dur_ns", "phase"])
+        totals.add(
+            {
+                "module": modules.rows_of(work.module_id),
+                "name": work.name,
+                "kind": work.kind,
+                "phase": phase_rows(work.phase),
+                "kernels": np.ones(len(work), np.int64),
+                "gpu_time_ns": work.dur_ns,
+            }
+        )
+    pairs, serves, classes = totals.frame(), whom_they_serve(dataset), [*modules.class_name, None]
+    time, count, rows = (pairs[name].to_numpy() for name in ("gpu_time_ns", "kernels", "module"))
     answer = pd.DataFrame(
         {
             "path": modules.paths(rows),
             "class_name": [classes[row] for row in rows.tolist()],
-            "name": name,
-            "kind": kind,
+            "name": pairs["name"],
+            "kind": pairs["kind"],
             "kernels": count,
             "gpu_time_ns": time,
             "share": share(time, int(time.sum())),
             "mean_ns": ratio(time, count),
-            "serves": [serves.get(key) for key in zip(name, kind, strict=True)],
+            "serves": [serves.get(key) for key in zip(pairs["name"], pairs["kind"], strict=True)],
         }
     )
     if phases:

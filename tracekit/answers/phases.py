@@ -26,7 +26,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ``gpu_p95_ns``, ``busy_median_ns`` and ``host_median_ns``.
     """
     number: dict[tuple[str | None, int | None], int] = {}
-    sums = Totals(["group"], dict.fromkeys(_SUMMED, "sum"))
+    sums = Totals(("group",), _SUMMED)
     gpu_times, busy_times, host_times = Values(), Values(), Values()
     for part in dataset.by_report():
         steps, figures = steps_by_time.with_figures(part, _KEYS)
@@ -35,8 +35,8 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         gpu_times.add(group, figures["gpu_time_ns"])
         busy_times.add(group, figures["busy_ns"])
         host_times.add(group, figures["host_ns"])
-        known, ones = steps.tokens >= 0, np.ones(group.size, np.int64)
-        counted = {"steps": ones, "tokens": np.maximum(steps.tokens, 0), "unknown": ones - known}
+        ones = np.ones(group.size, np.int64)
+        counted = {"steps": ones, "tokens": np.maximum(steps.tokens, 0), "unknown": steps.tokens < 0}
         sums.add({"group": group, "gpu_time_ns": figures["gpu_time_ns"], **counted})
     groups = pd.DataFrame([*number], columns=_KEYS, dtype=object).astype({"batch_size": "Int64"})
     order = groups.sort_values(_KEYS, kind="stable").index

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from tracekit.aggregates.subtrees import hierarchy
-from tracekit.aggregates.weighted_kernels import kernels
-from tracekit.arrays.columns import selected, together
+from tracekit.aggregates.weighted_kernels import kernels, report_codes
+from tracekit.arrays.columns import selected, together, with_nulls
+from tracekit.arrays.groups import sums_by
 from tracekit.arrays.types import Columns, Ints
 from tracekit.dataset.opening import Dataset
 from tracekit.ranks.collectives import communication
@@ -17,8 +17,10 @@ from tracekit.schema.tables import Kernels
 NAME = "processes"
 ANSWER = ("report", "rank", "pid", "device", "gpu_time_ns", "communication_ns")
 
-_KEYS = ["report", "rank", "pid", "device"]
-_READ = [*_KEYS[1:], "module_id", "dur_ns"]
+_IDS = ("rank", "pid", "device")
+_READ = [*_IDS, "module_id", "dur_ns"]
+#: In place of ids that are not known, which come last.
+_LAST = 2**61
 
 
 def frame(dataset: Dataset) -> pd.DataFrame:
@@ -49,22 +51,17 @@ def attributed(dataset: Dataset) -> Columns:
     return together([_of_one(part, kernels(part, _READ), {}) for part in dataset.by_report()])
 
 
-def _of_one(dataset: Dataset, own: Kernels, more: dict[str, Ints]) -> Columns:
-    table = own.table
-    times = {"gpu_time_ns": own.dur_ns, "known": np.where(own.module_id >= 0, own.dur_ns, 0), **more}
-    reports = table.column("report").cast(pa.string()) if dataset.reports else pa.nulls(len(own), pa.string())
-    work = table.select(_KEYS[1:]).append_column("report", reports)
-    for name, values in times.items():
-        work = work.append_column(name, pa.array(values, pa.int64()))
+def _of_one(dataset: Dataset, work: Kernels, more: dict[str, Ints]) -> Columns:
+    figures = {"kernels": np.ones(len(work), np.int64), "gpu_time_ns": work.dur_ns}
+    figures |= {"known": np.where(work.module_id >= 0, work.dur_ns, 0), **more}
     if dataset.root is not None:
-        work = work.filter(hierarchy(dataset).rows_of(own.module_id) >= 0)
-    groups = work.group_by(_KEYS, use_threads=False)
-    sums = groups.aggregate([("gpu_time_ns", "count"), *((name, "sum") for name in times)])
-    keys = [sums.column(name).to_pylist() for name in _KEYS]
-    answer = {name: np.array(values, dtype=object) for name, values in zip(_KEYS, keys, strict=True)}
-    answer["kernels"] = np.asarray(sums.column("gpu_time_ns_count"))
-    answer |= {name: np.asarray(sums.column(f"{name}_sum")) for name in times}
+        inside = hierarchy(dataset).rows_of(work.module_id) >= 0
+        work, figures = work.filter(inside), selected(figures, inside)
+    ids = (ids.astype(np.int64) for ids in (work.rank, work.pid, work.device))
+    keys = report_codes(dataset, work.table), *(np.where(each < 0, _LAST, each) for each in ids)
+    (report, *known), sums = sums_by(keys, [*figures.values()])
+    answer = {"report": np.array([dataset.names[at] for at in report.tolist()], object)}
+    answer |= {name: np.where(key == _LAST, -1, key) for name, key in zip(_IDS, known, strict=True)}
+    answer |= dict(zip(figures, sums, strict=True))
     answer["known"] = answer["known"] / np.maximum(answer["gpu_time_ns"], 1)
-    place = {name: at for at, name in enumerate(dataset.names)}
-    by = [(place[report], *((key is None, key or 0) for key in row)) for report, *row in zip(*keys, strict=True)]
-    return selected(answer, np.array(sorted(range(len(by)), key=by.__getitem__), np.int64))
+    return with_nulls(answer, _IDS)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from tracekit.aggregates.spread import MergedCounts, ratio
+from tracekit.aggregates.spread import SummedRows, ratio
 from tracekit.aggregates.subtrees import Hierarchy, hierarchy
 from tracekit.aggregates.weighted_kernels import kernels, weighted_kernels
 from tracekit.arrays.codes import lookup
@@ -87,12 +87,12 @@ def frame(dataset: Dataset, *, peaks: Iterable[str] = (), dtype: str | None = No
     """
     user_peaks, user_dtype = stated(peaks), dtypes_stated(dtype)
     modules = hierarchy(dataset)
-    own, ran_on, runs, measured = Own(modules), _ModuleDevices(), MergedCounts(), _Measured(modules)
+    own, ran_on, runs, measured = Own(modules), _ModuleDevices(), SummedRows(keys=4), _Measured(modules)
     for calls in costs(dataset, user_dtype, modules):
         own.add(calls)
         ran_on.add(calls)
         flops, size = (np.maximum(figure, 0) for figure in (calls.flops, calls.column("bytes")))
-        runs.add(calls.owner, flops, size, np.maximum(calls.runs, 0))
+        runs.add(calls.owner, flops, size, np.maximum(calls.runs, 0), np.ones_like(flops))
         measured.add(calls.report)
     limits = ran_on.limits(own, user_peaks)
     compute_ns, memory_ns = _roof(runs, own, limits)
@@ -205,7 +205,7 @@ def _rates(own: Own, limits: _Limits) -> dict[str, object]:
     }
 
 
-def _roof(calls: MergedCounts, own: Own, limits: _Limits) -> tuple[Floats, Floats]:
+def _roof(calls: SummedRows, own: Own, limits: _Limits) -> tuple[Floats, Floats]:
     """How long each module's compute-bound and memory-bound calls would take at their limit; NaN where unknown.
 
     Added up call by call: a module can be memory-bound in a decode step and compute-bound in a prefill.

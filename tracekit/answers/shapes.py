@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from tracekit.aggregates.phase_times import COLUMNS as PHASE_COLUMNS, PHASES, phase_rows
 from tracekit.aggregates.spread import Values, ratio
@@ -26,12 +25,11 @@ from tracekit.schema.tables import Steps
 NAME = "shapes"
 ANSWER = ("path", "inputs", "phase", "median_ns", "gpu_time_ns", "calls")
 
-Number = TypeVar("Number", np.int64, np.float64)
-
 #: What is null where it is not known which calls were replayed: whole numbers, and others.
 _COUNTED = ["gpu_time_ns", "forward_ns", "backward_ns", "recompute_ns", "optimizer_ns", "other_ns", "steps"]
 _TEXTS, _FLOPS = ("path", "class_name", "phase"), "flops_per_call"
 _WORK = ("call_id", "step_id", "phase", "dur_ns", "graph_id", "graph_node_id")
+_LARGEST = np.iinfo(np.int64).max
 _RATES = ["gpu_ns_per_token", "step_median_ns", "step_mean_ns", "tflops_per_s"]
 
 
@@ -82,8 +80,8 @@ class _Gathered:
         # How much replayed work is known to be a module's, but not of which of its calls.
         self.shared = np.zeros(modules, np.int64)
         self._kinds: CallKinds | None = None
-        self._sums: dict[str, Ints] = {}
-        self._flops, self._flops_least, self._flops_most = (np.empty(0, dtype) for dtype in (float, int, int))
+        self._sums: Columns = {}
+        self._flops_least = self._flops_most = np.empty(0, np.int64)
         self._calls, self._steps = Values(), Values()
 
     def add(self, cost: Costs) -> None:
@@ -100,22 +98,22 @@ class _Gathered:
         self._steps.add(pairs.node, pairs.value)
         phases = sums(own * len(PHASES) + spent.phase, spent.ns, count * len(PHASES)).reshape(count, len(PHASES))
         tokens = np.maximum(np.append(steps.tokens, 0)[pairs.group], 0)
+        one_run, all_runs = subtree_flops(cost)
         figures = {
             "calls": counts(group, count),
             "gpu_time_ns": sums(group, time, count),
             **dict(zip(PHASE_COLUMNS, phases.T, strict=True)),
             "spent_ns": sums(pairs.node, np.where(tokens > 0, pairs.value, 0), count),
             "tokens": sums(pairs.node, tokens, count),
+            "flops": np.bincount(group, all_runs, minlength=count),
         }
+        new = (0, count - self._flops_least.size)
         for name, more in figures.items():
-            self._sums[name] = _longer(self._sums.get(name, more[:0]), count, 0) + more
+            self._sums[name] = np.pad(self._sums.get(name, more[:0]), new) + more
         self.shared += counts(cost.modules.rows_of(cost.work.shared.module_id), self.shared.size)
-        one_run, all_runs = subtree_flops(cost)
-        largest = np.iinfo(np.int64).max
-        self._flops_least = np.minimum(_longer(self._flops_least, count, largest), minima(group, one_run, count))
-        self._flops_most = np.maximum(_longer(self._flops_most, count, -largest), maxima(group, one_run, count))
-        self._flops = _longer(self._flops, count, 0)
-        np.add.at(self._flops, group, all_runs)
+        least, most = minima(group, one_run, count), maxima(group, one_run, count)
+        self._flops_least = np.minimum(np.pad(self._flops_least, new, constant_values=_LARGEST), least)
+        self._flops_most = np.maximum(np.pad(self._flops_most, new, constant_values=-_LARGEST), most)
 
     def called(self) -> tuple[Rows, list[str | None], pa.Table]:
         """Modules, phases and shapes of the rows."""
@@ -125,7 +123,7 @@ class _Gathered:
     def figures(self) -> Columns:
         """The columns after what was called, -1 for no FLOPs."""
         found = dict(self._sums)
-        spent, tokens = found.pop("spent_ns"), found.pop("tokens")
+        spent, tokens, flops = (found.pop(name) for name in ("spent_ns", "tokens", "flops"))
         each, steps = (values.spread(spent.size) for values in (self._calls, self._steps))
         return {
             **found,
@@ -137,12 +135,8 @@ class _Gathered:
             "mean_ns": each.mean(),
             _FLOPS: np.where(self._flops_least == self._flops_most, self._flops_most, -1),
             # A FLOP in a nanosecond is 10^9 in a second.
-            "tflops_per_s": ratio(self._flops, found["gpu_time_ns"]) / 1e3,
+            "tflops_per_s": ratio(flops, found["gpu_time_ns"]) / 1e3,
         }
-
-
-def _longer(column: NDArray[Number], size: int, empty: int) -> NDArray[Number]:
-    return np.concatenate((column, np.full(size - column.size, empty, column.dtype)))
 
 
 class _Spent(NamedTuple):

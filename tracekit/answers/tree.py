@@ -75,8 +75,8 @@ def columns(dataset: Dataset, *, sort: str | None = None) -> Columns:
         "modules": size,
         **{name: np.add.reduceat(times[name][rows], each.start) if lines else np.empty(0) for name in _SUMMED},
         "median_ns": each.quantile(0.5),
-        "min_ns": each.value[each.start],
-        "max_ns": each.value[each.start + each.size - 1],
+        "min_ns": each.least(),
+        "max_ns": each.greatest(),
     }
     return answer if sort is None else _siblings_by(answer, sort)
 

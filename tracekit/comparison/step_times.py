@@ -226,7 +226,7 @@ class _Gathered:
     def __init__(self, met: Met, *, steps: bool) -> None:
         self._met, self._with_steps = met, steps
         self._times, self._between = KeyRows(), KeyRows()
-        self._own = Totals(_OWN, dict.fromkeys(("ns", "kernels"), "sum"))
+        self._own = Totals(_OWN, ("ns", "kernels"))
         self._steps = self._outside_ns = 0
 
     def add(self, work: Work, calls: Calls, kinds: _Kinds) -> None:

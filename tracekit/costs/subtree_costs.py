@@ -161,9 +161,14 @@ class Own:
         self.doubtful[module[may_be_tf32]] = True
 
     @property
+    def inside_compiled(self) -> Flags:
+        """Modules known only by compiled graphs: kernel maps record no tensors, and not how often a module ran."""
+        return np.asarray(self._reached & ~self._called)
+
+    @property
     def runs(self) -> Sum:
         """How often calls of each module ran."""
-        return self._runs.masked(self._reached & ~self._called)
+        return self._runs.masked(self.inside_compiled)
 
     @property
     def bytes(self) -> Sum:
