@@ -1,21 +1,19 @@
 """Analyses, views and exports of reports without module markers: their rows are plain ranges or operators."""
 
-import io
 import json
 from itertools import product
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import tracekit
 from tests.command import ROOT, command
 from tests.golden import Parse
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.trace_lines import report
+from tests.views.printing import printed
 from tracekit.aggregates import nodes
 from tracekit.answers import Analysis, classes, layers, memory, modules, roofline, shapes, tree as module_tree
-from tracekit.dataset.opening import Dataset
 from tracekit.views import answers, summary, tree
 from tracekit.views.formatting import nouns, records
 
@@ -44,19 +42,9 @@ def training(root: str = ROOT_NAME, layers: int = 3, slow_ns: int = 0, slow: tup
     return "\n".join([*lines, "launch 1 200000 200010 #999", "kernel 1 200020 200050 #999 copy"])
 
 
-def printed(renderable: object, width: int = 100) -> str:
-    console = Console(width=width, file=io.StringIO(), highlight=False)
-    console.print(renderable)
-    return console.file.getvalue()
-
-
-def said(dataset: Dataset, width: int = 100) -> str:
-    return printed(tree.of_dataset(dataset, module_tree.columns(dataset), width), width)
-
-
 def test_the_tree_says_what_its_rows_are_and_folds_ranges_of_a_series(parsed: Parse) -> None:
     dataset = parsed(training())
-    text = said(dataset)
+    text = printed(tree.of_dataset(dataset, module_tree.columns(dataset), 100))
     assert text.startswith(
         "This report has no module markers, so the rows are NVTX ranges. Record with tracekit capture"
     )

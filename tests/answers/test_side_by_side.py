@@ -23,13 +23,18 @@ OF_ONE = [analysis for analysis in ANALYSES if not getattr(analysis, "COMPARES_R
 
 
 @pytest.fixture(scope="module")
-def several(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    folder = tmp_path_factory.mktemp("several")
-    files = [
-        write_report(simulate(eventful(seed, actions=40, same_model=False)), folder / f"rank{rank}.sqlite")
-        for rank, seed in ((1, 3), (0, 4))
-    ]
-    return joined_here(files, folder / "run.tracekit")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return reports(simulated(Job(seed=1, steps=6)), tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def several(ranks: list[Path]) -> Dataset:
+    return joined_here(ranks[::-1], ranks[0].with_name("run.tracekit"))
+
+
+@pytest.fixture(scope="module")
+def alone(ranks: list[Path]) -> dict[str, Dataset]:
+    return {path.stem: tracekit.parse(path, path.with_suffix(".tracekit")) for path in ranks[1:3]}
 
 
 def comparable(frame: pd.DataFrame) -> list[str]:
@@ -38,27 +43,16 @@ def comparable(frame: pd.DataFrame) -> list[str]:
 
 
 @pytest.mark.parametrize("analysis", OF_ONE, ids=lambda analysis: analysis.NAME)
-def test_each_report_has_the_rows_that_it_has_alone(several: Dataset, analysis: Analysis) -> None:
+def test_each_report_among_several_answers_as_its_own_dataset_does(
+    several: Dataset, alone: dict[str, Dataset], analysis: Analysis
+) -> None:
     whole = side_by_side.frame(several, analysis, "report")
-    for name in several.reports:
-        alone = analysis.frame(several.of_reports(name))
-        assert comparable(whole[whole["report"] == name]) == comparable(alone)
+    for name, dataset in alone.items():
+        assert comparable(whole[whole["report"] == name]) == comparable(analysis.frame(dataset))
 
 
-def test_a_report_among_several_answers_as_its_own_dataset_does(tmp_path: Path) -> None:
-    files = reports(simulated(Job(seed=1, steps=6)), tmp_path)
-    whole = joined_here(files, tmp_path / "run.tracekit")
-    for path in files[1:3]:
-        alone = tracekit.parse(path, tmp_path / f"{path.stem}.tracekit")
-        part = whole.of_reports(path.stem)
-        for analysis in OF_ONE:
-            assert comparable(analysis.frame(part)) == comparable(analysis.frame(alone)), analysis.NAME
-
-
-def test_rows_about_the_same_thing_follow_one_another_by_rank(tmp_path: Path) -> None:
-    files = reports(simulated(Job(seed=1, steps=6)), tmp_path)
-    dataset = joined_here(files[::-1], tmp_path / "run.tracekit")
-    answer = side_by_side.frame(dataset, tree, "rank")
+def test_rows_about_the_same_thing_follow_one_another_by_rank(several: Dataset) -> None:
+    answer = side_by_side.frame(several, tree, "rank")
     assert answer["rank"].tolist()[:8] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert answer["path"].tolist()[:8] == ["net"] * 4 + [answer["path"][4]] * 4
 
