@@ -147,6 +147,16 @@ TRACES = {
         path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
         top   3         50         2390        7280         4960             0
     """,
+    "a call that prepares its work for longer than it waited lets the device wait": """
+        range  1    0  900  {"Module": "top", "Inputs": [[1]]}
+        launch 1   10   30  #1
+        kernel 1   40   60  #1
+        launch 1   50  105  #2 cudaMemcpy_v3020
+        memcpy 1  100  104  #2 8
+      launches:
+        path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
+        top   2         70         5           24           24               40
+    """,
     "a launch that started several pieces counts once": """
         range  1   0 900  {"Module": "top", "Inputs": [[1]]}
         launch 1  10  30  #1 cudaMemcpyBatchAsync_v12080

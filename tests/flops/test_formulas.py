@@ -244,6 +244,7 @@ def test_all_operators_that_torch_counts_are_known_here() -> None:
         "aten::mm, sizes = [[], []]",
         "aten::mm, sizes = [[9999999999999, 9999999999999], [9999999999999, 9999999999999]]",
         "aten::mm, sizes = [[[1]], [2]]",
+        "aten::mm, sizes = [[[1], 2], [2, 3]]",
         "aten::mm, sizes = [",
         "aten::bmm, sizes = [[2, 3, 4], [3, 4, 5]]",
         "aten::mm, sizes = " + "[" * 4_000,

@@ -20,7 +20,11 @@ from tracekit.dataset.opening import Dataset
 
 def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) -> pd.DataFrame:
     """The rows about each report, in the order of the reports."""
-    answers = [of_one(part) for part in dataset.by_report()]
+    return all_rows([of_one(part) for part in dataset.by_report()])
+
+
+def all_rows(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The rows of several answers; types of empty ones do not count."""
     return pd.concat([one for one in answers if len(one)] or answers[:1], ignore_index=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from tracekit.aggregates.each_report import all_rows
 from tracekit.aggregates.weighted_kernels import certainties
 from tracekit.dataset.opening import Dataset
 
@@ -38,5 +39,4 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         | {"count": row.pieces, "time_ns": row.time_ns, "share": row.share, "advice": ""}
         for row in (sure if inexact else ())
     ]
-    parts = [part for part in (*rows, pd.DataFrame(certain, columns=columns)) if len(part)] or rows[:1]
-    return pd.concat(parts, ignore_index=True).astype(_TYPES)
+    return all_rows([*rows, pd.DataFrame(certain, columns=columns)]).astype(_TYPES)

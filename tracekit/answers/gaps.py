@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from tracekit.aggregates.each_report import rows_of_each
-from tracekit.aggregates.spread import ratio, spread
+from tracekit.aggregates.spread import ratio
 from tracekit.aggregates.subtrees import hierarchy
 from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, kernels
 from tracekit.arrays.groups import maxima, minima
@@ -46,9 +46,8 @@ def _of_one(dataset: Dataset) -> pd.DataFrame:
     before, after = order[latest[idle]], order[idle + 1]
     ns = work.start[after] - ended[idle]
     gaps = pd.DataFrame({"line": work.line[after], "before": owner[before], "after": owner[after], "ns": ns})
-    by_pair = gaps.groupby(["line", "before", "after"])
-    pairs = by_pair["ns"].agg(gaps="size", idle_ns="sum", longest_ns="max").reset_index()
-    times = spread(np.asarray(by_pair.ngroup(), np.int64), ns, len(pairs))
+    by_pair = gaps.groupby(["line", "before", "after"])["ns"]
+    pairs = by_pair.agg(gaps="size", idle_ns="sum", median_ns="median", longest_ns="max").reset_index()
     line, idle_ns = pairs["line"].to_numpy(), pairs["idle_ns"].to_numpy()
     first, last = minima(work.line, work.start, len(work.lines)), maxima(work.line, work.end, len(work.lines))
     return pd.DataFrame(
@@ -60,7 +59,7 @@ def _of_one(dataset: Dataset) -> pd.DataFrame:
             "gaps": pairs["gaps"],
             "idle_ns": idle_ns,
             "share": ratio(idle_ns, last[line] - first[line]),
-            "median_ns": times.quantile(0.5),
+            "median_ns": pairs["median_ns"].astype("float64"),
             "longest_ns": pairs["longest_ns"],
         }
     )

@@ -42,8 +42,9 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         rows = {"kernel": kernel if work is table else _numbers(groups, work), "module": owner, "ns": work.dur_ns}
         by_module.add({name: values[owner >= 0] for name, values in rows.items()})
     each, pairs, serves = durations.spread(len(groups)), by_module.frame(), whom_they_serve(dataset)
-    main = pairs.sort_values("ns", ascending=False, kind="stable").drop_duplicates("kernel").set_index("kernel")
-    users, time = main.assign(modules=pairs.groupby("kernel").size()).reindex(range(len(groups))), each.total()
+    by_kernel = pairs.groupby("kernel")["ns"]
+    main = pairs.loc[by_kernel.idxmax()].set_index("kernel").assign(modules=by_kernel.size())
+    users, time = main.reindex(range(len(groups))), each.total()
     answer = pd.DataFrame(
         {
             "name": [name for name, _ in groups],

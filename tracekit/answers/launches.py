@@ -55,7 +55,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     for part in dataset.by_report():
         table = kernels(part.whole, _COLUMNS)
         owner = modules.rows_of(table.module_id)
-        in_root = np.ones(owner.size, bool) if part.root is None else owner >= 0
+        in_root = (part.root is None) | (owner >= 0)
         replayed = table.kind.among("graph") | from_graph(table.table)
         launched = in_root & ~replayed & (table.launch_end_ns != UNKNOWN)
         row = np.where(owner < 0, count, owner)

@@ -29,19 +29,16 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """
     modules = hierarchy(dataset)
     sources, pairs = by_module(dataset, modules)
-    by_line = pairs.groupby("source", sort=False)
-    main = pairs.sort_values("gpu_ns", ascending=False, kind="stable").drop_duplicates("source").set_index("source")
-    sums = by_line[["kernels", "gpu_ns"]].sum()
-    rows = sums.index.to_numpy()
-    texts = [None if row < 0 else sources[row] for row in rows.tolist()]
+    by_line = pairs.assign(modules=pairs["module"] >= 0).groupby("source")
+    sums = by_line[["gpu_ns", "kernels", "modules"]].sum().reset_index()
+    texts = [None if row < 0 else sources[row] for row in sums["source"].tolist()]
     parts = [match.groups() if text and (match := _SOURCE.fullmatch(text)) else (text, None, None) for text in texts]
     answer = pd.DataFrame(parts, columns=["file", "line", "function"], dtype=object)
     answer["line"] = answer["line"].astype("Int64")
-    answer["gpu_ns"] = sums["gpu_ns"].to_numpy()
-    answer["share"] = share(answer["gpu_ns"].to_numpy(), int(answer["gpu_ns"].sum()))
-    answer["kernels"] = sums["kernels"].to_numpy()
-    answer["modules"] = (pairs["module"] >= 0).groupby(pairs["source"], sort=False).sum().to_numpy("int64")
-    answer["module"] = modules.paths(main["module"].reindex(rows).to_numpy("int64"))
+    answer["gpu_ns"] = sums["gpu_ns"]
+    answer["share"] = share(sums["gpu_ns"].to_numpy(), int(sums["gpu_ns"].sum()))
+    answer[["kernels", "modules"]] = sums[["kernels", "modules"]]
+    answer["module"] = modules.paths(pairs["module"][by_line["gpu_ns"].idxmax()].to_numpy())
     answer = answer.sort_values("gpu_ns", ascending=False, kind="stable", ignore_index=True)
     return answer if sources else answer.iloc[:0]
 

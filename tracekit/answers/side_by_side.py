@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from tracekit.aggregates.each_report import all_rows
 from tracekit.answers import Analysis
 from tracekit.dataset.manifest import of_same_processes
 from tracekit.dataset.opening import Dataset
@@ -59,8 +60,7 @@ def frame_of_parts(dataset: Dataset, by: str, of_part: Callable[[Dataset], pd.Da
     Raises:
         UsageError: If processes of several ranks have one id.
     """
-    answers = [_keyed(of_part(part), keys) for part, keys in _parts(dataset, by)]
-    whole = pd.concat([answer for answer in answers if len(answer)] or answers[:1], ignore_index=True)
+    whole = all_rows([_keyed(of_part(part), keys) for part, keys in _parts(dataset, by)])
     is_number = pd.api.types.is_numeric_dtype
     about = [name for name in whole.columns if name not in (*BY, *_TELLING) and not is_number(whole[name])]
     things = [json.dumps(row, default=str) for row in whole[about].itertuples(index=False, name=None)]

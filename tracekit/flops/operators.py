@@ -6,7 +6,7 @@ tensors have no sizes. Types may follow.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import NamedTuple
 
@@ -45,7 +45,6 @@ def operator(text: str) -> Operator:
     """Reads the text of a range, without the sequence number of the call."""
     match = _FORM.fullmatch(text) if len(text) <= _MOST_CHARACTERS else None
     name = match["name"] if match else text.partition(",")[0]
-    sizes = _sizes(match["sizes"] if match else None)
     formula = _REGISTRY.get(name)
     of_torch = name.startswith(_OF_TORCH)
     if formula is None:
@@ -53,35 +52,27 @@ def operator(text: str) -> Operator:
         return Operator(harmless=harmless, of_torch=of_torch, never_stops=name == _REENTRANT)
     return Operator(
         registered=True,
-        flops=_flops(formula, sizes),
+        flops=_flops(formula, match["sizes"]) if match and match["sizes"] else -1,
         saves_first="attention" not in name,
         of_torch=of_torch,
-        dtype=computed_in(_types(match["types"] if match else None), ()),
+        dtype=computed_in(_types(match["types"]), ()) if match and match["types"] else None,
     )
 
 
-def _types(text: str | None) -> list[str]:
+def _types(text: str) -> list[str]:
     try:
-        types = json.loads(text or "[]")
+        types = json.loads(text)
     except ValueError:
         return []
     return [word for word in types if isinstance(word, str) and word]
 
 
-def _sizes(text: str | None) -> list[Shape] | None:
+def _flops(formula: Callable[..., int], text: str) -> int:
     try:
-        sizes = json.loads(text or "null")
-    except (ValueError, RecursionError):
-        return None
-    return sizes if isinstance(sizes, list) and all(isinstance(shape, list) for shape in sizes) else None
-
-
-def _flops(formula: Callable[..., int], sizes: Sequence[Shape] | None) -> int:
-    if sizes is None:
-        return -1
-    try:
-        flops = formula(*sizes)
-    except (TypeError, ValueError):
+        sizes = json.loads(text)
+        known = all(isinstance(size, int) for shape in sizes for size in shape)
+        flops = formula(*sizes) if known else -1
+    except (TypeError, ValueError, RecursionError):
         return -1
     return flops if 0 <= flops < _LARGEST else -1
 
