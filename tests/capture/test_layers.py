@@ -72,6 +72,7 @@ def test_a_run_that_is_interrupted_or_raises_does_not_enclose_the_next() -> None
     handle.remove()
     inside = ["top", "  top.inner", "    top.inner.1"]
     assert tree(to) == [*["run", *("  " + line for line in inside)] * 3, *inside * 3]
+    assert tree(run(Failing(ValueError("x"), caught=True), torch.zeros(1))) == [*inside, "  top.after"]
 
 
 class Toggling(nn.Module):

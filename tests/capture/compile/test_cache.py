@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -15,58 +14,50 @@ from torch import nn
 from tests.capture.compile import COMPILING
 from tests.capture.compile.models import ATTENTION, Llama, compiled, ids
 from tests.capture.hollow_compiler import hollow_compiler
-from tests.command import ROOT
 from tracekit.capture.compile import CompileConfig, PiecewiseBackend, counters
 from tracekit.capture.compile.compiler import cache_folder
 
 pytestmark = COMPILING
-#: Compiles a small model in pieces and prints what was counted; no C++ compiler is needed, so it is quick.
-PROGRAM = """
-    import json, sys
-    import torch
-    from tests.capture.compile.models import compiled
-    from tracekit.capture.compile import counters
 
-    class Net(torch.nn.Module):
-        def __init__(self, by):
-            super().__init__()
-            self.layers = torch.nn.ModuleList([torch.nn.Linear(8, 8, bias=False) for _ in range(3)])
-            self.by = by
 
-        def forward(self, x):
-            for layer in self.layers:
-                x = torch.ops.tracekit_tests.shifted(layer(x), self.by)
-            return x
+class Net(nn.Module):
+    """Equal layers between operators; no C++ compiler is needed, so it is quick."""
 
-    with torch.library._scoped_library("tracekit_tests", "FRAGMENT") as library, torch.no_grad():
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(8, 8, bias=False) for _ in range(3)])
+        self.by = by
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = torch.ops.tracekit_tests.shifted(layer(x), self.by)
+        return x
+
+
+@torch.no_grad()
+def counted(folder: str, *by: float) -> dict[str, int]:
+    """Compiles models in pieces, and counts what is done."""
+    counters.reset()
+    with torch.library._scoped_library("tracekit_tests", "FRAGMENT") as library:
         library.define("shifted(Tensor x, float by) -> Tensor")
         library.impl("shifted", lambda x, by: x + by, "CPU")
-        library.impl("shifted", lambda x, by: torch.empty_like(x), "Meta")
-        for by in map(float, sys.argv[2:]):
+        library.impl("shifted", lambda x, _by: torch.empty_like(x), "Meta")
+        for each in by:
             torch._dynamo.reset()
-            model, x = Net(by), torch.randn(6, 8)
-            run = compiled(model, x, cache_dir=sys.argv[1])
+            model, x = Net(each), torch.randn(6, 8)
+            run = compiled(model, x, cache_dir=folder)
             for given in (x, x[:3]):
                 torch.testing.assert_close(run(given), model(given))
-        print(json.dumps(counters.snapshot()))
-"""
-
-
-def counted(folder: Path, *by: float) -> dict[str, int]:
-    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM), str(folder), *map(str, by)]
-    done = subprocess.run(
-        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    found = counters.snapshot()
     return {name: found[name] for name in ("cache_misses", "artifacts_saved", "artifacts_loaded")}
 
 
 def test_later_processes_load_what_earlier_ones_compiled_also_from_a_copy(tmp_path: Path) -> None:
-    folder = tmp_path / "cache"
-    assert counted(folder, 1) == {"cache_misses": 1, "artifacts_saved": 1, "artifacts_loaded": 0}
-    shutil.move(folder, tmp_path / "elsewhere")
-    assert counted(tmp_path / "elsewhere", 1, 2) == {"cache_misses": 1, "artifacts_saved": 1, "artifacts_loaded": 1}
+    assert counted(str(tmp_path / "cache"), 1) == {"cache_misses": 1, "artifacts_saved": 1, "artifacts_loaded": 0}
+    copy = shutil.move(tmp_path / "cache", tmp_path / "elsewhere")
+    program = f"import json; from {__name__} import counted; print(json.dumps(counted({str(copy)!r}, 1, 2)))"
+    line = subprocess.check_output([sys.executable, "-W", "ignore", "-c", program], text=True).splitlines()[-1]
+    assert json.loads(line) == {"cache_misses": 1, "artifacts_saved": 1, "artifacts_loaded": 1}
 
 
 def test_equal_layers_have_three_different_pieces_and_a_warm_start_loads_these(tmp_path: Path) -> None:

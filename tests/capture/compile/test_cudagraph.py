@@ -166,15 +166,6 @@ def test_a_piece_that_cannot_be_captured_runs_as_it_is(name, stand_in, warnings,
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == said
 
 
-def test_inside_of_somebody_else_s_capture_pieces_become_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StandInGraphs, "ready", lambda _self: False)
-    first = torch.randn(8)
-    run = compiled(nn.ReLU(), first, graph_capture="record", **SETTINGS)
-    with counters.expect(graphs_captured=0):
-        for x in (first, torch.randn(2)):
-            assert torch.equal(run(x), x.relu())
-
-
 def test_cuda_graphs_are_used_where_there_is_a_gpu(said: list[str]) -> None:
     for wanted in ("auto", "cuda"):
         backend = PiecewiseBackend(CompileConfig(cudagraph_sizes=(1,), graph_capture=wanted))
