@@ -114,10 +114,6 @@ def one_loss(model: nn.Module) -> list[Tensor]:
     return [model(numbers()).sum()]
 
 
-def tapped_loss(model: Tapped) -> list[Tensor]:
-    return [model(numbers()).sum() + model.balance + model.inner.mean()]
-
-
 def several_passes(model: Tapped) -> list[Tensor]:
     output = model(numbers())
     return [output.sum(), model.balance, model.inner.sum(), output.mean()]
@@ -125,10 +121,8 @@ def several_passes(model: Tapped) -> list[Tensor]:
 
 #: A model, and what calls it and returns its losses.
 TRAINED: dict[str, tuple[Callable[[], nn.Module], Callable[..., list[Tensor]]]] = {
-    "mlp": (Mlp, one_loss),
     "checkpointed": (lambda: Checkpointed(reentrant=False), one_loss),
     "checkpointed reentrant": (lambda: Checkpointed(reentrant=True), one_loss),
-    "tapped": (Tapped, tapped_loss),
     "several passes": (Tapped, several_passes),
     "own function": (OwnFunction, one_loss),
 }

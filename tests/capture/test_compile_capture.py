@@ -1,21 +1,15 @@
 """``tracekit capture --compile`` records a model in compiled pieces; compiling and warm-up stay outside."""
 
-import os
-import subprocess
-import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 
 import pytest
 
 import tracekit
-from tests.capture import places
 from tests.capture.places import Place, one_line
+from tests.command import separately
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]  # Inductor uses what torch deprecates
 
-ROOT = Path(__file__).parents[2]
 #: Two linear layers around an operator at which the model is split.
 MODEL = """
 import torch
@@ -42,22 +36,14 @@ def make():
 SPLIT = ("--compile", "--split", "tracekit_test::attend")
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    for here in places.place(tmp_path, monkeypatch):
-        here.write(MODEL, f"net_{tmp_path.name}.py")
-        yield here
+@pytest.fixture(autouse=True)
+def _net(place: Place) -> None:
+    place.write(MODEL)
 
 
-@pytest.fixture
-def target(place: Place) -> str:
-    (path,) = place.folder.glob("net_*.py")
-    return path.name
-
-
-def test_every_step_runs_the_pieces_in_order_and_nothing_else_is_recorded(place: Place, target: str) -> None:
+def test_every_step_runs_the_pieces_in_order_and_nothing_else_is_recorded(place: Place) -> None:
     outcome = place.capture(
-        *SPLIT, "--steps", 2, "--cudagraph-size", 3, "--cache-dir", "cache", "-o", "out.sqlite", f"{target}:make"
+        *SPLIT, "--steps", 2, "--cudagraph-size", 3, "--cache-dir", "cache", "-o", "out.sqlite", "model.py:make"
     )
     assert outcome.code == 0, outcome
     assert "compiled 3 pieces" in outcome.err
@@ -77,28 +63,24 @@ def test_every_step_runs_the_pieces_in_order_and_nothing_else_is_recorded(place:
     assert set(inside.module[inside.method == "compiled"]) >= {"Net.down", "Net.up"}
 
 
-def test_equal_pieces_of_a_process_that_compiles_for_the_first_time_have_their_own_modules(
-    place: Place, target: str
-) -> None:
-    command = [sys.executable, "-m", "tracekit", "capture", "--engine", "torch", *SPLIT, "-o", "out.sqlite"]
-    cache = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str(place.folder / "inductor"), "PYTHONPATH": str(ROOT)}
-    subprocess.run([*command, f"{target}:make"], cwd=place.folder, env=cache, check=True, capture_output=True)
+def test_equal_pieces_of_a_process_that_compiles_for_the_first_time_have_their_own_modules(place: Place) -> None:
+    args = ("--engine", "torch", *SPLIT, "-o", "out.sqlite", "model.py:make")
+    outcome = separately("capture", *args, cwd=place.folder, TORCHINDUCTOR_CACHE_DIR=str(place.folder / "inductor"))
+    assert outcome.code == 0, outcome
     kernels = tracekit.parse(place.folder / "out.sqlite").kernels(["op", "module"])
     assert set(kernels.module[kernels.op == "aten::addmm"]) == {"Net.up", "Net.down"}
 
 
 @pytest.mark.parametrize("operator", ["aten::nosuch", "nosuch::operator", "tracekit_test::attend.other"])
 def test_an_operator_that_the_model_does_not_run_is_an_error_that_lists_those_it_runs(
-    place: Place, target: str, operator: str
+    place: Place, operator: str
 ) -> None:
-    said = one_line(place.capture(*SPLIT, "--split", operator, "--no-cache", f"{target}:make"))
+    said = one_line(place.capture(*SPLIT, "--split", operator, "--no-cache", "model.py:make"))
     listed = "aten::addmm, aten::linear, aten::t, tracekit_test::attend"
     assert f"no operator {operator} to split the model at; it runs {listed}" in said
 
 
-def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
-    place: Place, target: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from tracekit.capture.compile import backend, counters, cudagraph
     from tracekit.capture.compile_config import CompileConfig
     from tracekit.capture.program import Settings
@@ -120,6 +102,6 @@ def test_graphs_are_captured_inside_the_window_and_pieces_compiled_before_it(
         splitting_ops=("tracekit_test::attend",), cudagraph_sizes=(3,), use_cache=False, mode="eager"
     )
     figures: dict[str, int] = {}
-    run(load(f"{target}:make"), Settings(compiling=compiling), Window(), nullcontext(), figures)
+    run(load("model.py:make"), Settings(compiling=compiling), Window(), nullcontext(), figures)
     assert (at_opening[0]["backend_compilations"], at_opening[0]["graphs_captured"]) == (2, 0)
     assert (figures["backend_compilations"], figures["graphs_captured"]) == (2, 2)

@@ -31,26 +31,28 @@ _MARKED = "_tracekit_marked"
 _FACTORS = "aot_compile_hash_factors"
 #: Tensors that are described: the first ones are those of this call, behind them come caches.
 _DESCRIBED = 3
+#: What a release that is not known lacks, with what it raised.
+_NO_STEPS = "iterations of this release of vLLM cannot be marked (%s: %s); steps are found from calls of the model"
+_NO_KEY = (
+    "the compile cache of this release of vLLM is not known (%s: %s); models that it compiled before have no kernel "
+    "maps: start it with VLLM_DISABLE_COMPILE_CACHE=1"
+)
 
 
 def register() -> None:
     """Called by vLLM at the start of each process. Does nothing unless tracekit records the process."""
     if start_if_asked() or steps_awaited():
-        with _warned_of():
+        with _warned_of(_NO_STEPS):
             _mark_workers()
 
 
 @contextmanager
-def _warned_of() -> Iterator[None]:
+def _warned_of(warning: str) -> Iterator[None]:
     """Turns what a release that is not known raises into a warning: the engine must run."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 - whatever it raises
-        _LOG.warning(
-            "iterations of this release of vLLM cannot be marked (%s: %s); steps are found from calls of the model",
-            type(error).__name__,
-            error,
-        )
+        _LOG.warning(warning, type(error).__name__, error)
 
 
 def _mark_workers() -> None:
@@ -62,9 +64,10 @@ def _mark_workers() -> None:
 
     @wraps(prepare)
     def prepare_marked(worker: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - vLLM's own
-        _keep_apart_code_with_maps()
+        with _warned_of(_NO_KEY):
+            _keep_apart_code_with_maps()
         prepare(worker, *args, **kwargs)
-        with _warned_of():
+        with _warned_of(_NO_STEPS):
             _mark_iterations(worker)
         _mark_layers_when_loaded(worker)
 
@@ -74,15 +77,8 @@ def _mark_workers() -> None:
 
 def _keep_apart_code_with_maps() -> None:
     """Gives vLLM's cache of compiled models another key, so that code with kernel maps and without are not mixed."""
-    try:
-        caching: Any = importlib.import_module("vllm.compilation.caching")
-        factors = getattr(caching, _FACTORS)
-    except Exception:  # noqa: BLE001 - whatever a release that is not known raises, the engine must run
-        _LOG.warning(
-            "the compile cache of this release of vLLM is not known; models that it compiled before have no kernel "
-            "maps: start it with VLLM_DISABLE_COMPILE_CACHE=1"
-        )
-        return
+    caching: Any = importlib.import_module("vllm.compilation.caching")
+    factors = getattr(caching, _FACTORS)
     if hasattr(factors, "tracekit"):
         return
 
