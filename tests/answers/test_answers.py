@@ -157,6 +157,14 @@ TRACES = {
         path  launches  launch_ns  blocked_ns  gpu_time_ns  launch_bound_ns  waiting_ns
         top   2         70         5           24           24               40
     """,
+    "work that takes no time does not wait for itself": """
+        range  1   0 900  {"Module": "top", "Inputs": [[1]]}
+        launch 1  10  30  #1
+        memset 1  20  20  #1  8
+      launches:
+        path  launches  launch_ns  blocked_ns
+        top   1         10         10
+    """,
     "a launch that started several pieces counts once": """
         range  1   0 900  {"Module": "top", "Inputs": [[1]]}
         launch 1  10  30  #1 cudaMemcpyBatchAsync_v12080
