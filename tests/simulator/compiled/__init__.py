@@ -8,6 +8,7 @@ The truth comes from the plan of each run, never from names or times.
 """
 
 from tests.simulator.compiled.graphs import Features
-from tests.simulator.compiled.program import Program, determined, program, undetermined, wrong
+from tests.simulator.compiled.judge import determined, undetermined, wrong
+from tests.simulator.compiled.program import Program, program
 
 __all__ = ["Features", "Program", "determined", "program", "undetermined", "wrong"]
