@@ -38,7 +38,7 @@ def benchmark(
     **numbers: float,
 ) -> None:
     """Runs a benchmark in a temporary folder, with an option for each number and more arguments of argparse."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in numbers.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
     for name, argument in (more or {}).items():

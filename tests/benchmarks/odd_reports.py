@@ -15,9 +15,8 @@ from typing import Any
 from typing_extensions import override
 
 import tracekit
-from tests.benchmarks.graph_report import NODE_SCHEMA, Capturing
 from tests.benchmarks.measuring import benchmark, in_turn
-from tests.benchmarks.serving_report import GLOBAL_TID, SCHEMA
+from tests.benchmarks.serving_report import GLOBAL_TID, NODE_SCHEMA, SCHEMA, Capturing
 from tests.sqlite import writing
 from tracekit.markers.base import MappedKernel
 from tracekit.markers.kernel_maps import compiled_graph, kernel_map

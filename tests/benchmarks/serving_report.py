@@ -1,8 +1,10 @@
-"""Writes a report as a serving engine with layer-wise markers would leave it, of any size.
+"""Writes reports as serving engines with layer-wise markers would leave them, of any size.
 
 The shape is vLLM's: every decode step calls the model, its layers and their parts; each call leaves two ranges
 (the call, and the empty one with its ``Outputs``); kernels run later than their launches, and one in six is a
-collective. Times are made up, but nest and follow each other as real ones do.
+collective. Or CUDA graphs are captured once for every batch size, with the markers around the launches, and each step
+replays one; their nodes are recorded as nsys does, the captured ones inside their launch, the instance's copies twice.
+Times are made up, but nest and follow each other as real ones do.
 """
 
 import sqlite3
@@ -14,7 +16,7 @@ from pathlib import Path
 
 from tests.sqlite import writing
 
-LAYERS = 32
+LAYERS, LAYERS_OF_GRAPHS = 32, 36
 IN_ATTENTION, IN_MLP = {"qkv_proj": 1, "attn": 4, "o_proj": 1}, {"gate_up_proj": 2, "down_proj": 2}
 KERNELS_PER_PART = {"input_layernorm": 1, "post_attention_layernorm": 1, **IN_ATTENTION, **IN_MLP}
 #: The last kernel of these adds up what the ranks of a tensor-parallel model have.
@@ -43,6 +45,11 @@ CREATE TABLE PROCESSES (globalPid INTEGER, pid INTEGER, name TEXT);
 CREATE TABLE META_DATA_EXPORT (name TEXT NOT NULL, value TEXT);
 INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_PRODUCT_VERSION', '2023.4.4.54-234433681190v0'),
   ('EXPORT_SCHEMA_VERSION', '3.7.2');
+"""
+
+NODE_SCHEMA = """
+CREATE TABLE CUDA_GRAPH_EVENTS (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
+  globalTid INTEGER, nameId INTEGER, graphNodeId INTEGER NOT NULL, originalGraphNodeId INTEGER);
 """
 
 
@@ -219,6 +226,71 @@ class Program:
         self.rows["CUPTI_ACTIVITY_KIND_KERNEL"].append(
             (begin, self.device_clock, *where, *names, None, None, None, *sizes, node, None)
         )
+
+
+class Capturing(Program):
+    """A program whose launches go into graphs, which it then replays."""
+
+    def __init__(self) -> None:
+        super().__init__(layers=LAYERS_OF_GRAPHS)
+        self.graph = count(1)
+        self.captured = 0
+        self.nodes: list[tuple[int, str]] = []
+
+    def launch(self, number: int, kernel: str) -> None:
+        for _ in range(number):
+            start = self.clock
+            self.api("cudaLaunchKernel_v7000", 2_500)
+            node = (self.captured << 32) | len(self.nodes)
+            self.nodes.append((node, kernel))
+            self.node(start + 1_000, node, None)
+
+    def node(self, at: int, node: int, original: int | None) -> None:
+        name = self.strings["Graph Node Creation"]
+        self.rows["CUDA_GRAPH_EVENTS"].append((at, at, 77, GLOBAL_TID, name, node, original))
+
+    def capture(self, batch: int) -> list[tuple[int, str]]:
+        self.captured, self.nodes = next(self.graph), []
+        self.api("cudaStreamBeginCapture_v10000", 1_000)
+        root = "LlamaForCausalLM"
+        self.call(root, batch, lambda: self.call(f"{root}.model", batch, lambda: self.model(root, batch)))
+        self.api("cudaStreamEndCapture_v10000", 1_000)
+        instance, start = next(self.graph), self.clock
+        self.api("cudaGraphInstantiateWithFlags_v11040", 50_000)
+        copies = []
+        for at, (node, kernel) in enumerate(self.nodes):
+            copy = (instance << 32) | at
+            self.node(start + at, copy, None)
+            self.node(start + at, copy, node)
+            copies.append((copy, kernel))
+        return copies
+
+    def replay(self, nodes: list[tuple[int, str]], batch: int) -> None:
+        start = self.clock
+        correlation = self.api("cudaGraphLaunch_v10000", 90_000)
+        self.range(f"execute_context_0(0)_generation_{batch}({batch})", start, self.clock)
+        self.device_clock = max(self.device_clock, self.clock)
+        for number, (node, kernel) in enumerate(nodes):
+            begin = self.device_clock + 200
+            self.device_clock = begin + self.duration(kernel, number)
+            self.kernel(begin, self.names_of(kernel), correlation, node)
+        self.clock += 20_000
+
+
+def write_graph_report(path: Path, *, kernels: int, captures: int) -> Path:
+    """Writes a report of about ``kernels`` kernels, all of them replayed."""
+    program = Capturing()
+    with writing(path) as db:
+        db.executescript(SCHEMA + NODE_SCHEMA)
+        graphs = []
+        for batch in range(1, captures + 1):
+            graphs.append(program.capture(batch))
+            program.insert(db)
+        for step in range(max(1, kernels // len(graphs[0]))):
+            program.replay(graphs[step % captures], step % captures + 1)
+            program.insert(db)
+        program.finish(db)
+    return path
 
 
 if __name__ == "__main__":
