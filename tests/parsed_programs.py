@@ -42,21 +42,27 @@ def parsed(plan: Plan) -> Parsed:
         return Parsed(plan, truth_of(run), tables)
 
 
+def of_plans(
+    plans: st.SearchStrategy[Plan], number: int, chance: int = 20
+) -> Callable[[Callable[..., None]], Callable[[], None]]:
+    """Runs a test over ``number`` plans: the same ones for every test with the same plans and ``chance``."""
+    tried = settings(
+        max_examples=number,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )
+    return lambda test: tried(seed(chance)(given(plan=plans)(test)))
+
+
 def over_programs(
     plans: st.SearchStrategy[Plan], number: int
 ) -> Callable[[Callable[[Parsed], None]], Callable[[], None]]:
-    """Runs a test over ``number`` programs: the same ones for every test with the same plans."""
+    """Runs a test over ``number`` programs and what tracekit says of them."""
 
     def decorate(test: Callable[[Parsed], None]) -> Callable[[], None]:
-        @settings(
-            max_examples=number,
-            deadline=None,
-            database=None,
-            phases=(Phase.generate, Phase.shrink),
-            suppress_health_check=list(HealthCheck),
-        )
-        @seed(20)
-        @given(plan=plans)
+        @of_plans(plans, number)
         def over_plans(plan: Plan) -> None:
             test(parsed(plan))
 
@@ -84,8 +90,9 @@ def piece(row: dict) -> tuple:
     return tuple(row[name] for name in ("kind", "start_ns", "end_ns", "device", "stream", "pid", "correlation_id"))
 
 
-def true_piece(work: TrueWork) -> tuple:
-    return (work.kind, work.start_ns, work.end_ns, work.device, work.stream, work.pid, work.correlation)
+def true_piece(true: TrueWork) -> tuple:
+    work, place = true.work, true.work.on
+    return (work.kind, work.start_ns, work.end_ns, place.device, place.number, place.process.pid, work.correlation)
 
 
 def shapes(listed: Iterable | None) -> tuple:

@@ -28,50 +28,32 @@ A line is ``KIND THREAD START END [REST]``; threads are named ``process/thread``
 """
 
 import re
-import sqlite3
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks.serving_report import SCHEMA as SERVING_SCHEMA
+from tests import nsight_tables as nsight
+from tests.nsight_tables import Row, columns, generation, insert
 from tests.sqlite import writing
 
-SCHEMA = f"""{SERVING_SCHEMA}
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
-  contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER,
-  copyKind INTEGER, srcKind INTEGER, dstKind INTEGER, graphNodeId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
-  contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, bytes INTEGER,
-  graphNodeId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
-  contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER, graphId INTEGER,
-  graphExecId INTEGER);
-"""
-#: What is recorded of calls that wait for streams and events, or record events; calls of the system's runtime, the
-#: driver's own work, and operators on a CPU, by their kinds of lines.
-STREAM_CALLS = """
-CREATE TABLE IF NOT EXISTS {name} (deviceId INTEGER, contextId INTEGER, streamId INTEGER, correlationId INTEGER,
-  globalPid INTEGER, eventId INTEGER, eventSyncId INTEGER)
-"""
-TIMED_CALLS = """
-CREATE TABLE IF NOT EXISTS {name} (start INTEGER NOT NULL, end INTEGER NOT NULL, globalTid INTEGER, nameId INTEGER)
-"""
+#: Of calls that wait for streams and events, or record events.
+_STREAM_CALLS = columns("deviceId, contextId, streamId, correlationId, globalPid, eventId, eventSyncId")
+STREAM_CALLS = {f"CUPTI_ACTIVITY_KIND_{name}": _STREAM_CALLS for name in ("SYNCHRONIZATION", "CUDA_EVENT")}
+#: Calls of the system's runtime, the driver's own work, and operators on a CPU, by their kinds of lines.
 TIMED = {"os": "OSRT_API", "overhead": "CUPTI_ACTIVITY_KIND_OVERHEAD", "op": "TRACEKIT_CPU_OPS"}
+TIMED_CALLS = dict.fromkeys(TIMED.values(), columns("start!, end!, globalTid, nameId"))
 #: Types of NVTX events by their kinds of lines.
 EVENTS = {"range": 59, "async": 60, "mark": 34}
-#: The table of nodes has the older name unless graphs are recorded too.
-NODES = """
-CREATE TABLE {name} (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL, globalTid INTEGER,
-  nameId INTEGER, graphNodeId INTEGER NOT NULL, originalGraphNodeId INTEGER);
-"""
-GRAPHS = """
-CREATE TABLE CUDA_GRAPH_EVENTS (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
-  globalTid INTEGER, nameId INTEGER, graphId INTEGER NOT NULL, originalGraphId INTEGER, graphExecId INTEGER);
-"""
-#: In reports of 2024.5 and newer.
-DIAGNOSTICS = """
-CREATE TABLE IF NOT EXISTS DIAGNOSTIC_EVENT (timestamp INTEGER NOT NULL, timestampType INTEGER NOT NULL,
-  source INTEGER NOT NULL, severity INTEGER NOT NULL, text TEXT NOT NULL, globalPid INTEGER)
-"""
+#: Of one generation, with those that newer ones have in addition.
+VERSION = "3.7.2"
+NODES, GRAPHS = nsight.GRAPH_NODE_EVENTS, nsight.GRAPH_EVENTS
+TABLES = generation(VERSION).tables | STREAM_CALLS | TIMED_CALLS
+TABLES |= {name: generation("3.16.1").tables[name] for name in (nsight.GRAPH_TRACE, NODES, GRAPHS, nsight.DIAGNOSTICS)}
+#: Those that are there without any row, too.
+ALWAYS = (nsight.STRINGS, nsight.NVTX, nsight.RUNTIME, nsight.PROCESSES)
+ALWAYS += (nsight.KERNEL, nsight.MEMCPY, nsight.MEMSET, nsight.GRAPH_TRACE)
+#: What one line says, by the names of its parts.
+Line = dict[str, Any]
 _LINE = re.compile(
     r"(?P<kind>[a-z]+)(@(?P<domain>\d+))?(:(?P<device>\d+))?(\+(?P<stream>\d+))?(!(?P<node>\d+))?\s+(?P<thread>[\d/]+)(>(?P<end_thread>[\d/]+))?"
     r"\s+(?P<start>-?\d+)\s+(?P<end>-?\d+|-)(\s+#(?P<id>-?\d+|-))?(\s(?P<rest>.*))?"
@@ -86,14 +68,18 @@ def report(path: Path, lines: str, *, registered: bool = False) -> Path:
         lines: The trace; empty lines and what follows ``##`` are skipped.
         registered: Whether texts are registered strings.
     """
+    rows = _Rows(registered=registered)
+    for line in lines.splitlines():
+        # A range of torch.compile's has the signs of a comment in its name.
+        text = line.strip() if "## Call CompiledFxGraph" in line else line.split("##", 1)[0].strip()
+        if text:
+            rows.add(text)
     with writing(path) as db:
-        writer = _Writer(db, registered=registered)
-        for line in lines.splitlines():
-            # A range of torch.compile's has the signs of a comment in its name.
-            text = line.strip() if "## Call CompiledFxGraph" in line else line.split("##", 1)[0].strip()
-            if text:
-                writer.add(text)
-        writer.finish()
+        for name in dict.fromkeys([*ALWAYS, *rows.tables]):
+            # The table of nodes has the older name unless graphs are recorded too.
+            older = name == NODES and GRAPHS not in rows.tables
+            insert(db, nsight.GRAPH_EVENTS if older else name, TABLES[name], rows.tables[name])
+        insert(db, nsight.VERSION, columns("name TEXT!, value TEXT"), nsight.version_rows(VERSION))
     return path
 
 
@@ -114,20 +100,19 @@ def global_tid(thread: str) -> int:
     return (1 << 48) | (int(process or 1) << 24) | int(number)
 
 
-class _Writer:
-    def __init__(self, db: sqlite3.Connection, *, registered: bool) -> None:
-        self.db = db
-        self.db.executescript(SCHEMA)
+class _Rows:
+    """The rows of a report by table."""
+
+    def __init__(self, *, registered: bool) -> None:
         self.registered = registered
+        self.tables: defaultdict[str, list[Row]] = defaultdict(list)
         self.strings: dict[str, int] = {}
         self.runs = 0
-        self.nodes: list[tuple[object, ...]] = []
-        self.graphs: list[tuple[object, ...]] = []
 
     def add(self, text: str) -> None:
         found = _LINE.fullmatch(text)
         assert found, f"not a trace line: {text}"
-        line: dict[str, Any] = found.groupdict()
+        line: Line = found.groupdict()
         line["start"] = int(line["start"])
         line["end"] = None if line["end"] == "-" else int(line["end"])
         line["id"] = None if line["id"] in (None, "-") else int(line["id"])
@@ -142,105 +127,87 @@ class _Writer:
         else:
             getattr(self, f"_{line['kind']}")(line)
 
-    def finish(self) -> None:
-        for text, number in self.strings.items():
-            self.insert("StringIds", id=number, value=text)
-        if self.nodes:
-            name = "CUDA_GRAPH_NODE_EVENTS" if self.graphs else "CUDA_GRAPH_EVENTS"
-            self.db.executescript(NODES.format(name=name))
-            self.db.executemany(f"INSERT INTO {name} VALUES (?, ?, 77, ?, NULL, ?, ?)", self.nodes)  # noqa: S608
-        if self.graphs:
-            self.db.executescript(GRAPHS)
-            self.db.executemany("INSERT INTO CUDA_GRAPH_EVENTS VALUES (?, ?, ?, ?, NULL, ?, ?, ?)", self.graphs)
-
-    def insert(self, table: str, **columns: object) -> None:
-        names, marks = ", ".join(columns), ", ".join("?" * len(columns))
-        self.db.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", tuple(columns.values()))  # noqa: S608
-
     def string(self, text: str) -> int:
-        return self.strings.setdefault(text, len(self.strings) + 1)
+        if text not in self.strings:
+            self.strings[text] = len(self.strings) + 1
+            self.tables[nsight.STRINGS].append({"id": self.strings[text], "value": text})
+        return self.strings[text]
 
-    def on_thread(self, table: str, line: dict[str, Any], **columns: object) -> None:
-        self.insert(table, start=line["start"], end=line["end"], globalTid=line["tid"], **columns)
+    def _on_thread(self, table: str, line: Line, **more: object) -> None:
+        self.tables[table].append({"start": line["start"], "end": line["end"], "globalTid": line["tid"], **more})
 
-    def _nvtx(self, line: dict[str, Any]) -> None:
+    def _nvtx(self, line: Line) -> None:
         text, end = line["rest"] or None, line["end_thread"]
         texts = {"textId": self.string(text)} if self.registered and text else {"text": text}
-        columns = {"eventType": EVENTS[line["kind"]], "domainId": int(line["domain"] or 0), **texts}
-        self.on_thread("NVTX_EVENTS", line, endGlobalTid=global_tid(end) if end else None, **columns)
+        more = {"eventType": EVENTS[line["kind"]], "domainId": int(line["domain"] or 0), **texts}
+        self._on_thread(nsight.NVTX, line, endGlobalTid=global_tid(end) if end else None, **more)
 
-    def _domain(self, line: dict[str, Any]) -> None:
+    def _domain(self, line: Line) -> None:
         number, name = line["rest"].split()
-        self.on_thread("NVTX_EVENTS", line, eventType=75, domainId=int(number), text=name)
+        self._on_thread(nsight.NVTX, line, eventType=75, domainId=int(number), text=name)
 
-    def _said(self, line: dict[str, Any]) -> None:
-        self.db.execute(DIAGNOSTICS)
-        columns = {"timestampType": 1, "source": 1, "severity": 1, "text": line["rest"], "globalPid": line["pid"]}
-        self.insert("DIAGNOSTIC_EVENT", timestamp=line["start"], **columns)
+    def _said(self, line: Line) -> None:
+        row = {"timestamp": line["start"], "timestampType": 1, "source": 1, "severity": 1}
+        self.tables[nsight.DIAGNOSTICS].append(row | {"text": line["rest"], "globalPid": line["pid"]})
 
-    def _named(self, line: dict[str, Any]) -> None:
-        self.db.execute("CREATE TABLE IF NOT EXISTS ThreadNames (nameId INTEGER, priority INTEGER, globalTid INTEGER)")
-        self.insert("ThreadNames", nameId=self.string(line["rest"]), priority=0, globalTid=line["tid"])
+    def _named(self, line: Line) -> None:
+        self.tables[nsight.THREAD_NAMES].append({"nameId": self.string(line["rest"]), "globalTid": line["tid"]})
 
-    def _launch(self, line: dict[str, Any]) -> None:
+    def _launch(self, line: Line) -> None:
         name, options = _options(line["rest"])
-        columns = {"eventClass": options.get("class", 0), "returnValue": options.get("returns", 0)}
-        columns |= {"correlationId": line["id"], "nameId": self.string(name or "cudaLaunchKernel_v7000")}
-        self.on_thread("CUPTI_ACTIVITY_KIND_RUNTIME", line, **columns)
+        more = {"eventClass": options.get("class", 0), "returnValue": options.get("returns", 0)}
+        more |= {"correlationId": line["id"], "nameId": self.string(name or "cudaLaunchKernel_v7000")}
+        self._on_thread(nsight.RUNTIME, line, **more)
         if not {"stream", "event", "handle"}.isdisjoint(options):
+            row = {"deviceId": 0, "contextId": 1, "streamId": options.get("stream", 2**32 - 1)}
+            row |= {"correlationId": line["id"], "globalPid": line["pid"], "eventSyncId": options.get("event")}
+            row["eventId"] = options.get("handle", options.get("event"))
             table = f"CUPTI_ACTIVITY_KIND_{'CUDA_EVENT' if 'EventRecord' in name else 'SYNCHRONIZATION'}"
-            self.db.execute(STREAM_CALLS.format(name=table))
-            columns = {"deviceId": 0, "contextId": 1, "streamId": options.get("stream", 2**32 - 1)}
-            columns |= {"correlationId": line["id"], "globalPid": line["pid"], "eventSyncId": options.get("event")}
-            self.insert(table, eventId=options.get("handle", options.get("event")), **columns)
+            self.tables[table].append(row)
 
-    def _run(self, line: dict[str, Any]) -> None:
+    def _run(self, line: Line) -> None:
         self.runs += 1
         later = line["end"] + 1_000_000
         numbered = line | {"id": 1_000_000 + self.runs}
         self._launch(numbered | {"rest": ""})
         self._kernel(numbered | {"start": later, "end": later + 10})
 
-    def _timed(self, line: dict[str, Any]) -> None:
-        table = TIMED[line["kind"]]
-        self.db.execute(TIMED_CALLS.format(name=table))
-        self.on_thread(table, line, nameId=self.string(line["rest"]))
+    def _timed(self, line: Line) -> None:
+        self._on_thread(TIMED[line["kind"]], line, nameId=self.string(line["rest"]))
 
-    def _work(self, line: dict[str, Any], table: str, **columns: object) -> None:
-        columns |= {"start": line["start"], "end": line["end"], "correlationId": line["id"], "globalPid": line["pid"]}
-        columns |= {"deviceId": int(line["device"] or 0), "contextId": 1, "streamId": int(line["stream"] or 7)}
-        self.insert(f"CUPTI_ACTIVITY_KIND_{table}", **columns)
+    def _work(self, line: Line, table: str, **more: object) -> None:
+        row = {"start": line["start"], "end": line["end"], "correlationId": line["id"], "globalPid": line["pid"]}
+        row |= {"deviceId": int(line["device"] or 0), "contextId": 1, "streamId": int(line["stream"] or 7)}
+        self.tables[table].append(row | {"graphNodeId": line["node"], **more})
 
-    def _kernel(self, line: dict[str, Any]) -> None:
+    def _kernel(self, line: Line) -> None:
         name = self.string(line["rest"] or "kernel")
-        columns = dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), 1)
-        columns |= dict.fromkeys(("registersPerThread", "staticSharedMemory", "dynamicSharedMemory"), 0)
-        columns |= dict.fromkeys(("localMemoryPerThread", "localMemoryTotal", "gridId"), 0)
-        self._work(line, "KERNEL", shortName=name, demangledName=name, graphNodeId=line["node"], **columns)
+        grid = dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), 1)
+        self._work(line, nsight.KERNEL, shortName=name, demangledName=name, **grid)
 
-    def _memcpy(self, line: dict[str, Any]) -> None:
+    def _memcpy(self, line: Line) -> None:
         size, options = _options(line["rest"])
         ends = {"srcKind": options.get("from", 1), "dstKind": options.get("to", 2)}
-        columns = {"bytes": int(size or 0), "copyKind": options.get("kind", 1), **ends}
-        self._work(line, "MEMCPY", graphNodeId=line["node"], **columns)
+        self._work(line, nsight.MEMCPY, bytes=int(size or 0), copyKind=options.get("kind", 1), **ends)
 
-    def _memset(self, line: dict[str, Any]) -> None:
-        self._work(line, "MEMSET", bytes=int(line["rest"] or 0), graphNodeId=line["node"])
+    def _memset(self, line: Line) -> None:
+        self._work(line, nsight.MEMSET, bytes=int(line["rest"] or 0))
 
-    def _graph(self, line: dict[str, Any]) -> None:
+    def _graph(self, line: Line) -> None:
         _, instance, _, graph = line["rest"].split() or (None, "4", None, "3")
-        self._work(line, "GRAPH_TRACE", graphId=int(graph), graphExecId=int(instance))
+        self._work(line, nsight.GRAPH_TRACE, graphId=int(graph), graphExecId=int(instance))
 
-    def _node(self, line: dict[str, Any]) -> None:
+    def _node(self, line: Line) -> None:
         original = int(line["rest"]) if line["rest"] else None
-        self.nodes.append((line["start"], line["end"], line["tid"], line["node"], original))
+        self._on_thread(NODES, line, eventClass=77, graphNodeId=line["node"], originalGraphNodeId=original)
 
-    def _made(self, line: dict[str, Any]) -> None:
+    def _made(self, line: Line) -> None:
         kind, made, *of = (int(word) if word.isdigit() else word for word in line["rest"].split())
         source = of[-1] if of else None
         ids = {"graph": (95, made, None, None), "clone": (96, made, source, None), "exec": (94, source, None, made)}
-        event, *ids_of_graph = ids[kind]
-        self.graphs.append((line["start"], line["end"], event, line["tid"], *ids_of_graph))
+        event, graph, original, instance = ids[kind]
+        more = {"graphId": graph, "originalGraphId": original, "graphExecId": instance}
+        self._on_thread(GRAPHS, line, eventClass=event, **more)
 
 
 def _options(text: str) -> tuple[str, dict[str, int]]:

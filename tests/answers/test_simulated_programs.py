@@ -10,10 +10,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tracekit
 from tests.joined import joined_here
+from tests.parsed_programs import of_plans
 from tests.plain_answers import PLAIN, Plain
 from tests.simulator import Plan, capturing, eventful, simulate, write_report
 from tests.simulator.strategies import capturing_plans, plans
@@ -57,15 +57,7 @@ def alike(ours: object, theirs: object) -> bool:
     return ours == theirs
 
 
-@settings(
-    max_examples=20,
-    deadline=None,
-    database=None,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-)
-@seed(6)
-@given(plan=ANY_PLAN)
+@of_plans(ANY_PLAN, 20, chance=6)
 def test_every_figure_is_that_of_the_rows(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
         report = write_report(simulate(plan), Path(folder) / "report.sqlite")

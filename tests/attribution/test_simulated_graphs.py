@@ -6,6 +6,7 @@ import pytest
 
 from tests.parsed_programs import Parsed, over_programs, parsed, piece, place, placed, same, true_piece
 from tests.simulator import GENERATIONS, Faults, TrueWork, capturing
+from tests.simulator.events import signed
 from tests.simulator.strategies import FIRST_GRAPHS, capturing_plans
 
 ANY_PLAN = capturing_plans() | capturing_plans(faulty=True)
@@ -15,8 +16,12 @@ of_any_program = over_programs(ANY_PLAN, 60)
 def pieces(it: Parsed) -> dict[tuple, list[TrueWork]]:
     found = defaultdict(list)
     for work in it.truth.work:
-        found[*true_piece(work), work.node].append(work)
+        found[*true_piece(work), node_of(work)].append(work)
     return found
+
+
+def node_of(true: TrueWork) -> int | None:
+    return true.work.node and signed(true.work.node.id)
 
 
 def rows_with_truth(it: Parsed) -> list[tuple[dict, list[TrueWork]]]:
@@ -28,7 +33,7 @@ def rows_with_truth(it: Parsed) -> list[tuple[dict, list[TrueWork]]]:
 def test_every_piece_of_work_is_there_once_with_its_node(it) -> None:
     same(
         ((*piece(row), row["graph_node_id"]) for row in it.tables["kernels"]),
-        ((*true_piece(work), work.node) for work in it.truth.work),
+        ((*true_piece(work), node_of(work)) for work in it.truth.work),
     )
 
 
@@ -94,7 +99,7 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_in_a_program_with_everything_nothing_is_wrong_and_nothing_missing(variant) -> None:
     it = parsed(capturing(4, actions=25, **VARIANTS[variant]))
-    assert any(work.node is not None for work in it.truth.work)
+    assert any(one.work.node for one in it.truth.work)
     assert (wrong(it), missing(it), wrongly_explained(it)) == ([], [], [])
 
 
@@ -152,5 +157,5 @@ ONE_GRAPH = {"graph_captures": 2, "graph_extras": False, "graph_clones": False, 
 def test_without_records_a_graph_from_before_is_not_taken_for_its_graph_capture_repeated(version, number) -> None:
     faults = Faults(node_records="never", captured_before=True)
     it = parsed(capturing(number, actions=6, generation=version, faults=faults, graph_replays=False, **ONE_GRAPH))
-    assert any(work.node is not None for work in it.truth.work)
+    assert any(one.work.node for one in it.truth.work)
     assert (wrong(it), missing(it), wrongly_explained(it)) == ([], [], [])

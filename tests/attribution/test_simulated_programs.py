@@ -8,6 +8,7 @@ import pytest
 
 from tests.parsed_programs import Rows, bare, over_programs, parsed, piece, place, placed, same, shapes, true_piece
 from tests.simulator import eventful
+from tests.simulator.events import Launch
 from tests.simulator.strategies import plans
 
 of_any_program = over_programs(plans() | plans(faulty=True), 150)
@@ -30,7 +31,7 @@ def test_a_kernel_has_either_a_method_or_a_cause(it) -> None:
         )
     causes = defaultdict(set)
     for work in it.truth.work:
-        causes[true_piece(work)] |= {"any"} if work.correlation is None else work.causes or {None}
+        causes[true_piece(work)] |= {"any"} if work.work.correlation is None else work.causes or {None}
     for row in it.tables["kernels"]:
         assert row["cause"] in causes[piece(row)] or (row["cause"] and "any" in causes[piece(row)])
 
@@ -38,10 +39,17 @@ def test_a_kernel_has_either_a_method_or_a_cause(it) -> None:
 @of_any_program
 def test_kernels_know_their_launch_and_what_was_open_at_it(it) -> None:
     calls, names = it.keys("calls", "call_id"), ("tid", "launch_start_ns", "launch_end_ns")
-    found, true = it.tables["kernels"], it.truth.work
-    of_launch = [(*(row[name] for name in names), bare(row["launch_name"]), calls[row["call_id"]]) for row in found]
-    expected = [(*(getattr(work, name) for name in names), bare(work.launch_name), placed(work.call)) for work in true]
-    same(zip(map(piece, found), of_launch, strict=True), zip(map(true_piece, true), expected, strict=True))
+    same(
+        (
+            (*piece(row), calls[row["call_id"]], *(row[name] for name in names), bare(row["launch_name"]))
+            for row in it.tables["kernels"]
+        ),
+        ((*true_piece(work), placed(work.call), *of_launch(work.launch)) for work in it.truth.work),
+    )
+
+
+def of_launch(launch: Launch | None) -> tuple:
+    return (launch.thread.tid, launch.start_ns, launch.end_ns, bare(launch.name)) if launch else (None,) * 4
 
 
 @of_any_program
@@ -57,9 +65,11 @@ def test_kernels_know_the_innermost_range_open_at_their_launch(it) -> None:
 
 @of_any_program
 def test_every_piece_of_device_work_is_there_once_with_what_the_file_says_of_it(it) -> None:
+    named = [row["name"] if row["kind"] == "kernel" else None for row in it.tables["kernels"]]
+    true = [one.work.name if one.work.kind == "kernel" else None for one in it.truth.work]
     same(
-        ((*piece(row), row["bytes"], row["name"] if row["kind"] == "kernel" else None) for row in it.tables["kernels"]),
-        ((*true_piece(work), work.bytes, work.name if work.kind == "kernel" else None) for work in it.truth.work),
+        ((*piece(row), row["bytes"], name) for row, name in zip(it.tables["kernels"], named, strict=True)),
+        ((*true_piece(one), one.work.bytes, name) for one, name in zip(it.truth.work, true, strict=True)),
     )
     assert len({row["kernel_id"] for row in it.tables["kernels"]}) == len(it.tables["kernels"])
     assert all(row["dur_ns"] == row["end_ns"] - row["start_ns"] for row in it.tables["kernels"])
@@ -69,14 +79,14 @@ def test_every_piece_of_device_work_is_there_once_with_what_the_file_says_of_it(
 def test_calls_are_those_that_the_program_made(it) -> None:
     calls = it.keys("calls", "call_id")
     assert {row["phase"] for row in it.tables["calls"]} <= {"forward"}
-    found = [
-        (*place(row), row["module"], shapes(row["inputs"]), calls[row["parent_call_id"]]) for row in it.tables["calls"]
-    ]
-    kwargs = [sorted((name, shapes(listed)) for name, listed in row["kwargs"] or ()) for row in it.tables["calls"]]
+    kwargs = [frozenset((name, shapes(listed)) for name, listed in row["kwargs"] or ()) for row in it.tables["calls"]]
     same(
-        ((*call, tuple(own)) for call, own in zip(found, kwargs, strict=True)),
         (
-            (*placed(call.key), call.path, call.inputs, placed(call.parent), tuple(sorted(call.kwargs.items())))
+            (*place(row), row["module"], shapes(row["inputs"]), own, calls[row["parent_call_id"]])
+            for row, own in zip(it.tables["calls"], kwargs, strict=True)
+        ),
+        (
+            (*placed(call.key), call.path, call.said.inputs, frozenset(call.said.kwargs.items()), placed(call.parent))
             for call in it.truth.calls
         ),
     )
@@ -204,7 +214,9 @@ def test_work_and_calls_are_of_the_step_that_was_open_on_their_thread(it) -> Non
     steps = it.keys("steps", "step_id")
     naming = set() if it.plan.same_pid else {step.key[:2] for step in it.truth.steps}
     kernels = [(row["pid"], row["tid"], *piece(row), steps[row["step_id"]]) for row in it.tables["kernels"]]
-    true_kernels = [(work.pid, work.tid, *true_piece(work), placed(work.step)) for work in it.truth.work]
+    true_kernels = [
+        (*work.launch.thread[1:], *true_piece(work), placed(work.step)) for work in it.truth.work if work.launch
+    ]
     calls = [(*place(row), steps[row["step_id"]]) for row in it.tables["calls"]]
     true_calls = [(*placed(call.key), placed(call.step)) for call in it.truth.calls]
     for actual, expected in ((kernels, true_kernels), (calls, true_calls)):

@@ -56,7 +56,7 @@ def counts(paths: Iterable[str | None]) -> Counts:
 
 
 def true_counts(truth: Truth) -> Counts:
-    found = counts(work.module for work in truth.work if work.kind == "kernel")
+    found = counts(one.module for one in truth.work if one.work.kind == "kernel")
     called = {call.path for call in truth.calls}
     return Counter({path: number for path, number in found.items() if path in called})
 

@@ -21,7 +21,7 @@ To add a thing that happens: an act in ``script.py``, a switch in ``plan.py``, a
 needs one, and the climb along it in ``truth.py``.
 """
 
-from tests.simulator.generations import GENERATIONS
+from tests.nsight_tables import GENERATIONS
 from tests.simulator.plan import Faults, Oddities, Plan, capturing, eventful
 from tests.simulator.report import write_report
 from tests.simulator.run import Run, simulate

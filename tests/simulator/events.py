@@ -168,13 +168,12 @@ class Work:
     on: Stream
     correlation: int | None
     launch: Launch | None
-    bytes: int = 0
+    bytes: int | None = None  # of copies and sets of memory
     copy_kind: int = 0
     node: Node | None = None  # the node of an executable graph that it ran from
     graph_id: int | None = None  # for a graph traced as a whole: the graph
     graph_exec: int | None = None  # for a graph traced as a whole: the executable one that was made of it
     captured: Capture | None = None  # for a graph traced as a whole: what was captured into it
-    updated: bool = False  # for a graph traced as a whole: it may run what was captured later
     lost: bool = False
     early: bool = False  # the file says that it ran before it was launched
 
@@ -239,7 +238,7 @@ class Devices:
         end = start + rng.choice((1, 37, 2_000, rng.randrange(1, 90_000)))
         self.busy_until[stream] = end
         name, full_name, copy = (node.name, node.full_name, node.copy_kind) if node else chosen(rng, kind)
-        size = rng.choice((0, 4, 95_846_400, 5 << 32)) if kind in {"memcpy", "memset"} else 0
+        size = rng.choice((0, 4, 95_846_400, 5 << 32)) if kind in {"memcpy", "memset"} else None
         correlation = launch.correlation if launch else None
         what = {"kind": kind, "name": name, "full_name": full_name, "copy_kind": copy, "bytes": size, "node": node}
         work = Work(start_ns=start, end_ns=end, on=stream, correlation=correlation, launch=launch, **what)

@@ -34,7 +34,6 @@ class Graph:
     capture: Capture | None = None  # the one that it is made by, while that lasts and after
     recipe: str = ""  # graphs captured by one recipe have the same calls and launches in them
     source: Graph | None = None
-    updates: list[Graph] = field(default_factory=list)  # what it was updated with, which no record says
     ready_ns: int  # no thread can use it earlier
 
     def add(self, launch: Launch, kinds: list[str]) -> None:
@@ -145,7 +144,6 @@ def update(thread: Thread, executable: Graph, graph: Graph) -> None:
     assert executable.topology[: len(graph.nodes)] == graph.topology
     thread.clock = max(thread.clock, graph.ready_ns, executable.ready_ns)
     thread.api("cudaGraphExecUpdate_v10020")
-    executable.updates.append(graph)
     executable.ready_ns = thread.clock
 
 
@@ -178,7 +176,7 @@ def replay_as_a_whole(thread: Thread, executable: Graph) -> None:
     first = executable
     while first.source is not None:
         first = first.source
-    work.captured, work.updated = first.capture, bool(executable.updates)
+    work.captured = first.capture
 
 
 SHAPES = ("decode 1", "decode 2", "prefill")

@@ -1,14 +1,12 @@
 """Writes a run as Nsight Systems would export it: an SQLite file of the plan's schema generation."""
 
-import sqlite3
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.simulator import generations as nsys
-from tests.simulator.events import START_END, GraphRecord, Launch, Mark, NodeRecord, Range, ThreadId, Work, signed
-from tests.simulator.generations import Columns, Generation, generation
+from tests import nsight_tables as nsys
+from tests.nsight_tables import Columns, Row, columns, generation, insert
+from tests.simulator.events import START_END, GraphRecord, Launch, Mark, NodeRecord, Range, Work, signed
 from tests.simulator.graphs import NODE_CREATED, RECORD_NAMES
 from tests.simulator.run import Run
 from tests.sqlite import writing
@@ -16,7 +14,6 @@ from tests.sqlite import writing
 PUSH_POP_RANGE, START_END_RANGE, DOMAIN_CREATED, DOMAIN_DESTROYED = 59, 60, 75, 76
 BACKTRACE = 67
 
-Row = dict[str, object]
 Tables = dict[str, list[Row]]
 TABLE_OF = {"kernel": nsys.KERNEL, "memcpy": nsys.MEMCPY, "memset": nsys.MEMSET, "graph": nsys.GRAPH_TRACE}
 
@@ -26,46 +23,27 @@ def write_report(run: Run, path: Path) -> Path:
     rng = Random(f"{run.plan.seed} report")
     tables = _Rows(run, rng).tables()
     with writing(path) as db:
-        for name, columns in written.tables.items():
+        for name, declared in written.tables.items():
             rows = tables.get(name, [])
             if not rows and not run.plan.oddities.empty_tables:
                 continue
             if run.plan.oddities.shuffled:
                 rng.shuffle(rows)
-            _create(db, name, _with_additions(run, rng, name, columns), rows)
-        _write_version(db, written)
+            insert(db, name, _with_additions(run, rng, name, declared), rows)
+        if written.version_table is not None:
+            version = nsys.version_rows(written.version)
+            insert(db, written.version_table, columns("name TEXT!, value TEXT"), version)
         if run.plan.oddities.user_additions:
-            _create(db, "NvtxPushPopRanges", {"text": "TEXT", "dur": "INTEGER"}, [{"text": "mine", "dur": 1}])
+            insert(db, "NvtxPushPopRanges", columns("text TEXT, dur"), [{"text": "mine", "dur": 1}])
     return path
 
 
-def _create(db: sqlite3.Connection, table: str, columns: Columns, rows: Iterable[Row]) -> None:
-    declared = ", ".join(f'"{name}" {kind}' for name, kind in columns.items())
-    db.execute(f"CREATE TABLE {table} ({declared})")
-    places = ", ".join("?" * len(columns))
-    fillers = {"INTEGER NOT NULL": 0, "TEXT NOT NULL": ""}
-    filled = ([row.get(name, fillers.get(kind)) for name, kind in columns.items()] for row in rows)
-    db.executemany(f"INSERT INTO {table} VALUES ({places})", filled)  # noqa: S608
-
-
-def _with_additions(run: Run, rng: Random, table: str, columns: Columns) -> Columns:
+def _with_additions(run: Run, rng: Random, table: str, declared: Columns) -> Columns:
     if not run.plan.oddities.user_additions or table == nsys.STRINGS:
-        return columns
-    items = list(columns.items())
+        return declared
+    items = list(declared.items())
     items.insert(rng.randrange(len(items) + 1), ("my kernel_name", "TEXT"))
     return dict(items)
-
-
-def _write_version(db: sqlite3.Connection, written: Generation) -> None:
-    if written.version_table is None:
-        return
-    facts = {
-        "EXPORT_PRODUCT_NAME": "NVIDIA Nsight Systems",
-        "EXPORT_PRODUCT_VERSION": nsys.PRODUCTS[written.version],
-        "EXPORT_SCHEMA_VERSION": written.version,
-    }
-    rows = [{"name": name, "value": value} for name, value in facts.items()]
-    _create(db, written.version_table, {"name": "TEXT NOT NULL", "value": "TEXT"}, rows)
 
 
 @dataclass(slots=True)
@@ -75,7 +53,7 @@ class _Rows:
     run: Run
     rng: Random
     strings: dict[str, int] = field(default_factory=dict)
-    domains: dict[tuple[ThreadId, str | None], int] = field(default_factory=dict)
+    domains: dict[tuple[int, str | None], int] = field(default_factory=dict)  # of processes, by their names
 
     def tables(self) -> Tables:
         self._number_domains()
@@ -101,22 +79,20 @@ class _Rows:
 
     def _number_domains(self) -> None:
         for process in self.run.processes:
-            self.domains[process.main, None] = 0
+            pid = process.main.global_pid
+            self.domains[pid, None] = 0
             named = {one.domain for one in [*process.recorded_ranges, *process.recorded_marks] if one.domain}
             for number, name in enumerate(self.rng.sample(sorted(named), len(named)), start=1):
-                self.domains[process.main, name] = number
-
-    def _domain(self, thread: ThreadId, name: str | None) -> int:
-        known = {(main.global_pid, of): number for (main, of), number in self.domains.items()}
-        return known[thread.global_pid, name]
+                self.domains[pid, name] = number
 
     def _domain_rows(self) -> list[Row]:
         if self.run.plan.oddities.nameless_domains:
             return []
         rows: list[Row] = []
-        for (main, name), number in self.domains.items():
+        threads = {process.main.global_pid: process.main.global_tid for process in self.run.processes}
+        for (pid, name), number in self.domains.items():
             if name is not None:
-                row = {"start": self.run.plan.epoch_ns - 90_000_000, "globalTid": main.global_tid, "domainId": number}
+                row = {"start": self.run.plan.epoch_ns - 90_000_000, "globalTid": threads[pid], "domainId": number}
                 rows += [row | {"eventType": DOMAIN_CREATED, "text": name}, row | {"eventType": DOMAIN_DESTROYED}]
         return rows
 
@@ -131,11 +107,14 @@ class _Rows:
             row |= {"rangeId": self.rng.randrange(1, 1 << 40), "eventType": START_END_RANGE}
         row |= self._text(pushed.text) | {"globalTid": pushed.thread.global_tid}
         row["endGlobalTid"] = pushed.end_thread.global_tid if pushed.end_thread else None
-        return row | {"domainId": self._domain(pushed.thread, pushed.domain)}
+        return row | {"domainId": self.domains[pushed.thread.global_pid, pushed.domain]}
 
     def _mark(self, mark: Mark) -> Row:
         row = self._text(mark.text) | {"start": mark.start_ns, "eventType": mark.event_type}
-        return row | {"globalTid": mark.thread.global_tid, "domainId": self._domain(mark.thread, mark.domain)}
+        return row | {
+            "globalTid": mark.thread.global_tid,
+            "domainId": self.domains[mark.thread.global_pid, mark.domain],
+        }
 
     def _launch(self, launch: Launch) -> list[Row]:
         """The call's row and, with backtraces, the class-67 row that lies around it and is no call."""

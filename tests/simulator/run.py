@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import count, product
 from random import Random
 
+from tests.nsight_tables import GRAPH_TRACE, generation
 from tests.simulator import events, models
-from tests.simulator.generations import GRAPH_TRACE, generation
 from tests.simulator.plan import Plan
 from tests.simulator.script import Script
 from tests.simulator.threads import Process, Thread

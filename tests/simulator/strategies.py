@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from tests.simulator.generations import GENERATIONS
+from tests.nsight_tables import GENERATIONS
 from tests.simulator.loops import LOOPS
 from tests.simulator.plan import Faults, Oddities, Plan, capturing
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from tests.simulator.events import Call, Launch, Node, Range, Shape, Work, signed
+from tests.simulator.events import Call, Launch, Node, Range, Shape, Work
 from tests.simulator.run import Run
 
 
@@ -36,13 +36,11 @@ class TrueCall:
     path: str
     alias_of: str | None
     parent: RangeKey | None
-    inputs: tuple[Shape, ...]
+    said: Call
     outputs: frozenset[tuple[Shape, ...]]  # the one answer; several only where its second range is lost
-    kwargs: dict[str, tuple[Shape, ...]]
     step: RangeKey | None
     params: dict[str, Shape]
     static: object
-    number: int  # which of several models of one prefix it is of
     phases: frozenset[str]  # the one answer; both where the file lacks the begin or the end of its capture
     iteration: str | None
 
@@ -54,19 +52,8 @@ class TrueWork:
     It has a module or, if there is one among ``causes``, no module and one of these causes.
     """
 
-    kind: str
-    name: str
-    start_ns: int
-    end_ns: int
-    device: int
-    stream: int
-    pid: int
-    correlation: int | None
-    bytes: int | None
-    tid: int | None
-    launch_name: str | None
-    launch_start_ns: int | None
-    launch_end_ns: int | None
+    work: Work
+    launch: Launch | None  # what launched it, if the file tells that
     module: str | None
     call: RangeKey | None
     range: RangeKey | None  # the innermost push/pop range
@@ -75,8 +62,6 @@ class TrueWork:
     causes: frozenset[str]
     methods: frozenset[str]  # how its module may be known
     as_a_whole: tuple[str, RangeKey] | None  # what launched the replay, where the file need not show the capture
-    node: int | None
-    iteration: str | None  # the turn of a loop in which it was launched
 
     @property
     def answers(self) -> frozenset[tuple[str, RangeKey, str]]:
@@ -200,13 +185,11 @@ def _call(run: Run, pushed: Range, ranges: list[Range]) -> TrueCall:
         path=path,
         alias_of=None if path == call.module.path else call.module.path,
         parent=_key_or_none(run, _enclosing_call(pushed.parent)),
-        inputs=call.inputs,
+        said=call,
         outputs=_outputs(pushed, ranges),
-        kwargs=call.kwargs,
         step=_step_key(run, pushed.parent),
         params={} if silent else call.module.params,
         static=None if silent or not call.module.static else json.loads(json.dumps(call.module.static)),
-        number=call.module.number,
         phases=phases(pushed),
         iteration=pushed.iteration,
     )
@@ -238,15 +221,8 @@ def _work(run: Run, piece: Work) -> TrueWork:
         call = _enclosing_call(captured_by.inside if captured_by else None) if piece.replayed else launched_in
     by_launch = launched_in if piece.replayed and not (piece.node and recorded(piece.node)) else None
     return TrueWork(
-        **{name: getattr(piece, name) for name in ("kind", "name", "start_ns", "end_ns", "correlation")},
-        device=piece.on.device,
-        stream=piece.on.number,
-        pid=piece.on.process.pid,
-        bytes=piece.bytes if piece.kind in {"memcpy", "memset"} else None,
-        tid=launch.thread.tid if launch else None,
-        launch_name=launch.name if launch else None,
-        launch_start_ns=launch.start_ns if launch else None,
-        launch_end_ns=launch.end_ns if launch else None,
+        work=piece,
+        launch=launch,
         module=_path(call),
         call=_key_or_none(run, call),
         range=_key_or_none(run, _still_there(inside)),
@@ -255,8 +231,6 @@ def _work(run: Run, piece: Work) -> TrueWork:
         causes=causes(piece, launch, call) - (UNKNOWN if by_launch else frozenset()),
         methods=methods(piece, call),
         as_a_whole=None if by_launch is None else (_path(by_launch) or "", _key(run, by_launch)),
-        node=signed(piece.node.id) if piece.node else None,
-        iteration=launch.iteration if launch else None,
     )
 
 

@@ -44,7 +44,7 @@ def test_no_module_of_a_process_is_of_two_models_that_are_told_apart(it: Parsed)
     facts = defaultdict(set)
     for row in it.tables["calls"]:
         call = true[place(row)]
-        numbers[row["pid"], row["module"]].add(call.number)
+        numbers[row["pid"], row["module"]].add(call.said.module.number)
         facts[row["pid"], row["module"]].add(facts_of(call)[0] if call.params else None)
     often = Counter((pid, without_numbers(path)) for pid, path in numbers)
     for (pid, path), its in numbers.items():

@@ -125,7 +125,7 @@ def test_a_marker_that_ended_on_another_thread_is_no_call_and_counted(golden: Go
 def test_second_ranges_are_no_calls_whatever_modules_take_and_give(it) -> None:
     same(
         ((*place(row), row["module"], shapes(row["inputs"])) for row in it.tables["calls"]),
-        ((*placed(call.key), call.path, call.inputs) for call in it.truth.calls),
+        ((*placed(call.key), call.path, call.said.inputs) for call in it.truth.calls),
     )
     outputs = {placed(call.key): call.outputs for call in it.truth.calls}
     assert all(shapes(row["outputs"]) in outputs[place(row)] for row in it.tables["calls"])

@@ -60,7 +60,7 @@ def test_of_what_is_left_of_a_loop_no_turn_is_two_steps(it) -> None:
 @of_any_cut_loop
 def test_work_is_of_the_step_of_its_turn_or_of_none(it: Parsed) -> None:
     step = turns(it)
-    true = {true_piece(work): work.iteration for work in it.truth.work}
+    true = {true_piece(one): one.launch and one.launch.iteration for one in it.truth.work}
     kernels = [row for row in it.tables["kernels"] if row["step_id"] is not None]
     assert [row for row in kernels if step[row["step_id"]] != true[piece(row)]] == []
     called = {tuple(call.key[:4]): call.iteration for call in it.truth.calls}

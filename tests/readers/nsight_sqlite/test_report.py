@@ -13,7 +13,7 @@ import pytest
 import tracekit
 from tests.command import command, refusal
 from tests.readers.files import LINES, Rewrite, changed, lacks, rows, state
-from tests.trace_lines import SCHEMA, report
+from tests.trace_lines import TABLES, report
 from tracekit.errors import ReportError
 from tracekit.nsight import tables as nsight
 from tracekit.readers.sqlite import file as sqlite_file, pages as sqlite_pages
@@ -23,10 +23,9 @@ pytestmark = pytest.mark.releases
 
 
 def optional_columns() -> list[tuple[str, str]]:
-    with closing(sqlite3.connect(":memory:")) as db:
-        db.executescript(SCHEMA)
-        columns = {table: db.execute(f"PRAGMA table_info({table})").fetchall() for table in nsight.ESSENTIAL}
-    return [(table, name) for table in columns for _, name, *_ in columns[table] if name not in nsight.ESSENTIAL[table]]
+    stored = (nsight.STRINGS, nsight.NVTX, nsight.RUNTIME, nsight.KERNEL, nsight.MEMCPY, nsight.MEMSET)
+    read = [(table.name, column) for table in (*stored, nsight.GRAPH_TRACE) for column in table.columns]
+    return [(table, name) for table, name in read if name in TABLES[table] and name not in nsight.ESSENTIAL[table]]
 
 
 @pytest.mark.parametrize(("table", "column"), optional_columns())

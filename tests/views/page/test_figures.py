@@ -11,13 +11,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import tracekit
 from tests.attribution.test_compiled import OTHER, kernel_map, run
 from tests.command import ROOT
 from tests.joined import joined_here
 from tests.needs import TRACES
+from tests.parsed_programs import of_plans
 from tests.simulator import Plan, simulate, write_report
 from tests.simulator.ranks import Job, reports, simulated
 from tests.simulator.strategies import capturing_plans, plans
@@ -248,15 +248,7 @@ def check_bars(data: dict[str, Any], tables: Tables) -> None:
         assert slow["gpu_time_ns"] == times[slow["row"]]
 
 
-@settings(
-    max_examples=12,
-    deadline=None,
-    database=None,
-    phases=(Phase.generate, Phase.shrink),
-    suppress_health_check=list(HealthCheck),
-)
-@seed(6)
-@given(plan=plans() | plans(faulty=True) | capturing_plans())
+@of_plans(plans() | plans(faulty=True) | capturing_plans(), 12, chance=6)
 def test_figures_of_simulated_programs_are_those_of_the_tables(plan: Plan) -> None:
     with TemporaryDirectory() as folder:
         source = write_report(simulate(plan), Path(folder) / "report.sqlite")
