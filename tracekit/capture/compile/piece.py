@@ -163,7 +163,7 @@ def _warn_moved() -> None:
 
 
 class StaticInputs:
-    """Buffers for the inputs of one graph, one for each size. One thread at a time may use them.
+    """Buffers for the inputs of one graph, with one view per size. One thread at a time may use them.
 
     ``mutated`` has all inputs that the graph writes to; those that are moving are copied back. If there are any, inputs
     that share memory stay where they are.
@@ -172,7 +172,8 @@ class StaticInputs:
     def __init__(self, moving: Collection[int], mutated: Collection[int]) -> None:
         self._moving = tuple(moving)
         self._mutated = frozenset(mutated)
-        self._buffers: dict[Hashable, torch.Tensor] = {}
+        self._memory: dict[int, torch.Tensor] = {}
+        self._views: dict[Hashable, torch.Tensor] = {}
 
     def filled(self, args: Sequence[Any]) -> list[Any]:
         """The arguments, with moving inputs replaced by buffers that hold copies."""
@@ -191,13 +192,15 @@ class StaticInputs:
 
     def _buffer(self, index: int, tensor: torch.Tensor) -> torch.Tensor:
         key = (index, tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-        if key not in self._buffers:
-            # What is made in inference mode could not be written to outside of it.
-            with torch.inference_mode(mode=False):
-                self._buffers[key] = torch.empty_strided(
-                    tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-                )
-        return self._buffers[key]
+        if key not in self._views:
+            needed, memory = _span(tensor), self._memory.get(index)
+            if memory is None or memory.numel() < needed or memory.dtype != tensor.dtype:
+                # Views of other sizes keep the old memory alive.
+                # What is made in inference mode could not be written to outside of it.
+                with torch.inference_mode(mode=False):
+                    memory = self._memory[index] = torch.empty(needed, dtype=tensor.dtype, device=tensor.device)
+            self._views[key] = memory.as_strided(tensor.shape, tensor.stride())
+        return self._views[key]
 
 
 class BoundGraph:
@@ -249,6 +252,11 @@ class BoundGraph:
 def _overlaps(tensor: torch.Tensor) -> bool:
     """Whether elements share memory for certain, as those of what is expanded, which torch does not copy to."""
     return torch._debug_has_internal_overlap(tensor) == 1
+
+
+def _span(tensor: torch.Tensor) -> int:
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in pairs) if tensor.numel() else 0
 
 
 def _sharing(args: Sequence[Any]) -> set[int]:
