@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 from torch.ao import quantization
-from torch.nn.utils import prune
+from torch.ao.pruning import WeightNormSparsifier
+from torch.nn.utils import parametrizations, prune
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.capture.models import counted
@@ -37,12 +38,24 @@ class Net(nn.Module):
         return self.head(self.dequant(self.block(self.quant(x))))
 
 
+def fused(model: Net) -> nn.Module:
+    return quantization.fuse_modules(model, [["block.0", "block.1", "block.2"]])
+
+
 def quantized(model: Net) -> nn.Module:
     model.head.qconfig = None
     model.qconfig = quantization.get_default_qconfig("x86")
-    prepared = quantization.prepare(quantization.fuse_modules(model, [["block.0", "block.1", "block.2"]]))
+    prepared = quantization.prepare(fused(model))
     prepared(X)
     return quantization.convert(prepared)
+
+
+def sparse(model: Net) -> nn.Module:
+    sparsifier = WeightNormSparsifier(sparsity_level=0.5)
+    sparsifier.prepare(model, [{"tensor_fqn": "head.1.weight"}])
+    sparsifier.step()
+    sparsifier.squash_mask()
+    return model
 
 
 def pruned(model: Net) -> nn.Module:
@@ -70,10 +83,21 @@ def counted_by_torch(model: Net) -> nn.Module:
     return model
 
 
+def normed(model: Net) -> nn.Module:
+    torch.manual_seed(0)
+    parametrizations.weight_norm(model.head[1])
+    nn.utils.spectral_norm(model.block[0])
+    return model
+
+
 LIBRARIES: dict[str, Callable[[Any], nn.Module]] = {
+    "fuse_modules": fused,
     "prepare and convert": quantized,
+    "quantize_dynamic": lambda model: quantization.quantize_dynamic(model, {nn.Linear}),
+    "sparsifier": sparse,
     "prune": pruned,
     "hooks": hooked,
+    "norms": normed,
     "flop counter": counted_by_torch,
     "jit.script": torch.jit.script,
     "jit.trace": lambda model: torch.jit.freeze(torch.jit.trace(model, X)),

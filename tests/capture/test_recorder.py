@@ -1,19 +1,75 @@
-"""The embedded recorder: texts and names arrive, windows follow each other, and what is lost is counted."""
+"""A run on the CPU: every operator with its module and time, as torch's profiler counts them; windows and losses."""
 
+import sqlite3
 import subprocess
 import sys
+import threading
+from collections import Counter
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch.profiler import record_function
 
 import tracekit
-from tests.capture.recordings import file_of, recorded, rows_of, texts_of
+from tests.capture.models import Cnn, Encoder, Failing, Tagger
+from tests.capture.recordings import file_of, recorded, rows_of, texts_of, written
+from tracekit.capture import layer_markers, step
 from tracekit.capture.recorder import Recorder
 from tracekit.errors import CaptureError
 
 pytestmark = pytest.mark.torch
+
+
+def run_models() -> Recorder:
+    torch.manual_seed(0)
+    recorder = Recorder()
+    cnn, encoder, tagger = Cnn(), Encoder(), Tagger()
+    failing, caught = Failing(ValueError("no")), Failing(KeyError("no"), caught=True)
+    with recorded(recorder), ExitStack() as marked:
+        for number, model in enumerate((cnn, encoder, tagger, failing, caught)):
+            marked.enter_context(layer_markers(model, f"model{number}"))
+        for _ in range(2):
+            with step("both", kind="train"):
+                cnn(torch.zeros(2, 3, 8, 8))
+                encoder(torch.zeros(2, 3, dtype=torch.int64), mask=torch.ones(2, 3))
+        with record_function("the user's own"):
+            torch.zeros(7).cos()
+            tagger(torch.zeros(2, 4, 6))
+        with pytest.raises(ValueError, match="no"):
+            failing(torch.zeros(3))
+        caught(torch.zeros(3))
+        torch.zeros(3).tan()
+        for _ in range(3):
+            other = threading.Thread(target=cnn, args=(torch.zeros(2, 3, 8, 8),))
+            other.start()
+            other.join()
+    return recorder
+
+
+def test_every_operator_is_there_once_and_has_the_innermost_module_around_it(tmp_path: Path) -> None:
+    """The slow obvious way: every operator against every range of its thread."""
+    path = written(run_models(), tmp_path / "run.sqlite")
+    dataset = tracekit.parse(path)
+    found, calls = dataset.kernels(), dataset.calls()
+    with closing(sqlite3.connect(path)) as db:
+        operators = db.execute('SELECT value, start, "end" FROM TRACEKIT_CPU_OPS JOIN StringIds ON id = nameId')
+        recorded_ones = Counter(operators)
+    assert set(found.kind) == {"cpu_op"}
+    assert found.device.isna().all()
+    assert Counter(zip(found.name.astype(str), found.start_ns, found.end_ns, strict=True)) == recorded_ones
+    assert {"aten::conv2d", "aten::lstm", "aten::gelu", "aten::cos", "aten::tan"} <= set(found.name)
+
+    given = [None if pd.isna(call) else int(call) for call in found.call_id]
+    expected = []
+    for row in found.itertuples():
+        around = calls[(calls.tid == row.tid) & (calls.start_ns <= row.start_ns) & (row.end_ns <= calls.end_ns)]
+        innermost = (around.end_ns - around.start_ns).idxmin() if len(around) else None
+        expected.append(innermost if innermost is None else calls.call_id[innermost])
+    assert given == expected
+    assert None in expected
 
 
 #: Texts that Kineto writes otherwise, and others.

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import pickle
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -141,6 +142,14 @@ def test_trainable_parameters_of_the_module_itself_are_told_with_their_dtype() -
         model(torch.zeros(1, 4).double())
     told = [(param.name, param.shape, param.dtype) for param in by_path(to)["top.0"].params]
     assert told == [("weight", (2, 4), "float64"), ("bias", (2,), "float64")]
+
+
+def test_a_model_saved_while_it_is_marked_holds_nothing_of_tracekit() -> None:
+    model = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)).eval()
+    with layer_markers(model, backward=True, emitter=MemoryEmitter()):
+        content = pickle.dumps(model)
+    assert b"tracekit" not in content
+    assert pickle.loads(content)(torch.zeros(1, 3, 8)).shape == (1, 3, 8)
 
 
 def test_a_step_that_another_thread_ends_is_closed_before_the_next_one() -> None:
