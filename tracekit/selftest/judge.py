@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracekit.errors import CaptureError
-from tracekit.selftest.programs import CAPTURE, EAGER, LAYERS, REPLAY, WORKERS, Program
+from tracekit.selftest.programs import CAPTURE, EAGER, LAYERS, PREFIX, REPLAY, WORKERS, Program
 from tracekit.version import __version__
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ NONE = "no module"
 _PRODUCTS = {"aten::addmm", "aten::mm", "aten::_addmm_activation"}
 #: At most so many differences of one rule are listed.
 _MOST = 3
-_PREFIX = "truth:"
 
 Row = dict[str, Any]
 _Work = Counter[tuple[str, str]]
@@ -113,8 +112,10 @@ class Case:
     def work_in(self, steps: Collection[int], *, replayed: bool = True) -> _Work:
         """How much work there is in steps, with or without what a CUDA graph replayed, by module and name."""
         work = self.rows("kernels", "module", "kind", "name", "step_id", "graph_node_id")
-        found = (row for row in work if row["step_id"] in steps and (replayed or not row["graph_node_id"]))
-        return Counter((row["module"] or NONE, _name(row)) for row in found)
+        found = [row for row in work if row["step_id"] in steps and (replayed or not row["graph_node_id"])]
+        # A graph's node may record less about the memory that it copies or fills.
+        names = [row["kind"] if row["kind"] in {"memcpy", "memset"} else row["name"] or "no name" for row in found]
+        return Counter((row["module"] or NONE, name) for row, name in zip(found, names, strict=True))
 
 
 Rule = Callable[[Case], Evidence]
@@ -126,26 +127,16 @@ def judged(case: Case) -> Evidence:
     if case.program.engine == "nsys" and case.machine.nsys_problem is not None:
         unproved = f"markers under nsys: {case.machine.nsys_problem}; torch's engine recorded"
     for found in (RULES[name](case) for name in case.program.rules):
-        problems += _shortened(found.problems)
+        more = len(found.problems) - _MOST
+        problems += [*found.problems[:_MOST], *([f"and {more} more"] if more > 0 else [])]
         figures |= found.figures
         unproved = found.unproved or unproved
     return Evidence(problems, figures, unproved)
 
 
-def _shortened(problems: Sequence[str]) -> list[str]:
-    """The first problems of a rule, and how many more there are."""
-    more = len(problems) - _MOST
-    return [*problems[:_MOST], *([f"and {more} more"] if more > 0 else [])]
-
-
 def _differences(what: str, found: Counter[str], true: Counter[str], apart: Mapping[str, int] = {}) -> list[str]:
     keys = (key for key in sorted(found.keys() | true.keys()) if abs(found[key] - true[key]) > apart.get(key, 0))
     return [f"{key} has {found[key]} {what}, expected {true[key]}" for key in keys]
-
-
-def _name(work: Row) -> str:
-    """The name of work that launch and replay share: a graph's node may record less about the memory it fills."""
-    return (work["kind"] if work["kind"] in {"memcpy", "memset"} else work["name"]) or "no name"
 
 
 def _right(case: Case) -> Evidence:
@@ -331,7 +322,7 @@ def profiled_work(trace: Path) -> tuple[Counter[str], Counter[str]]:
         if event.get("ph") == "X" and "cat" in event:
             start, end = event["ts"], event["ts"] + event["dur"]
             spans[event["cat"]].append({**event, "start": int(start * 1000), "end": int(end * 1000)})
-    ranges = [span for span in spans["user_annotation"] if span["name"].startswith(_PREFIX)]
+    ranges = [span for span in spans["user_annotation"] if span["name"].startswith(PREFIX)]
     launches = {span["args"]["correlation"]: span for span in spans["cuda_runtime"] + spans["cuda_driver"]}
     work = spans["kernel"] + spans["gpu_memcpy"] + spans["gpu_memset"]
     operators = [] if work else spans["cpu_op"]
@@ -339,7 +330,7 @@ def profiled_work(trace: Path) -> tuple[Counter[str], Counter[str]]:
 
     def module_around(span: Row) -> str:
         around = _innermost(span, ranges)
-        return around["name"].removeprefix(_PREFIX) if around else NONE
+        return around["name"].removeprefix(PREFIX) if around else NONE
 
     for span in work or operators:
         path = module_around(launches[span["args"]["correlation"]] if work else span)

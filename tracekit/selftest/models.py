@@ -24,12 +24,10 @@ from torch.autograd.profiler import record_function
 from torch.utils import collect_env
 from typing_extensions import override
 
-from tracekit.selftest.programs import CAPTURE, PROGRAMS, REPLAY, WORKERS
+from tracekit.selftest.programs import CAPTURE, PREFIX, PROGRAMS, REPLAY, WORKERS
 
 #: The folder for what processes know.
 _FOLDER = Path("truth").absolute()
-#: How the ranges of torch's profiler begin that hooks open around calls; a path follows.
-PREFIX = "truth:"
 #: Sizes of the features between the Linears. They are multiplied, more on a GPU, so that kernels take longer than their
 #: launches. No width is as large as the rows of the input, so that products show which of their sizes are the weight's.
 _WIDTHS, _SIZES = (4, 5, 6, 7, 8), {"cuda": (64, 192), "cpu": (2, 3)}

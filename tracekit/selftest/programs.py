@@ -16,6 +16,8 @@ CALLS_IN = {EAGER: 1, CAPTURE: 2, REPLAY: 0}
 LAYERS = 2
 #: Calls of the model in each of two processes.
 WORKERS = (2, 3)
+#: How the ranges of torch's profiler begin that a program's own hooks open around calls; a path follows.
+PREFIX = "truth:"
 
 MODELS = "tracekit.selftest.models"
 
