@@ -16,6 +16,7 @@ with everything in it but captures of CUDA graphs, ``capturing(seed)`` one with 
 
 Reading order: ``plan`` (what there is to choose), ``events`` and ``models`` (what can happen, to what), ``threads``
 (the clock and the open ranges), ``graphs``, ``script`` and ``loops`` (who does what), ``run``, ``truth``, ``report``.
+Tables of reports are declared in ``tests/nsight_tables.py``; the other simulators write ``tests/trace_lines.py``.
 
 To add a thing that happens: an act in ``script.py``, a switch in ``plan.py``, a link in ``events.py`` if the truth
 needs one, and the climb along it in ``truth.py``.
