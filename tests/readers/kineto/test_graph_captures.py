@@ -121,6 +121,38 @@ def test_graphs_of_several_batch_sizes_have_modules_but_no_call(tmp_path: Path) 
     assert kernels(dataset, "module", "call_id", "capture_range_id", "method") == expected
 
 
+def pieces(*names: str) -> list[Any]:
+    """Graph captures one after the other in one range, of a kernel each, in modules of their own."""
+    rows: list[Any] = [event("user_annotation", "capture", 0, 1000)]
+    for at, name in enumerate(names):
+        rows += [marked(f"top.{at}", 100 * at + 5, 60), *captured(100 * at + 10, name, at=1000 + 10 * at)]
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("captures", "replays", "modules"),
+    [
+        ("ab", "ab", ["top.0", "top.1"]),
+        ("ab", "abab", ["top.0", "top.1"] * 2),
+        ("ab", "aba", [None] * 3),  # not all of it
+        ("aa", "aa", [None] * 2),  # alike, in whatever order
+        ("aab", "aab", ["top.0", "top.1", "top.2"]),
+    ],
+)
+def test_graphs_without_ids_are_those_of_the_captures_if_all_run_in_order_and_one_is_unlike_the_others(
+    tmp_path: Path, captures: str, replays: str, modules: list[str | None]
+) -> None:
+    runs = [row for at, name in enumerate(replays, 1) for row in replayed(2000 + 100 * at, at, name)]
+    dataset = parsed(tmp_path, [step(0, 2000, 900), *runs], pieces(*captures))
+    assert kernels(dataset, "module") == modules
+
+
+def test_a_replay_that_was_not_recorded_whole_does_not_hide_one_that_was(tmp_path: Path) -> None:
+    runs = [*replayed(1000, 1, "gemm", "gelu", "gemm", graph=2), *replayed(1100, 2, "gemm", graph=2)]
+    dataset = parsed(tmp_path, [step(0, 990, 300), *runs], CAPTURE)
+    assert kernels(dataset, "module")[:3] == ["top.a", "top.b", "top.b"]
+
+
 def test_rocm_sets_and_copies_memory_with_kernels(tmp_path: Path) -> None:
     calls = [launch(10 * at, at, f"hip{name}") for at, name in enumerate(("MemsetAsync", "MemcpyAsync"), 3)]
     capture = [
