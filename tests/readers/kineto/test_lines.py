@@ -87,6 +87,14 @@ def test_without_stacks_there_are_no_lines(tmp_path: Path) -> None:
     assert shown(dataset)["sources"]["texts"] == []
 
 
+def test_a_function_that_two_others_call_has_the_stack_of_each(tmp_path: Path) -> None:
+    callers = [function(f"{name}.py(1): {name}", at, 50) for name, at in (("a", 0), ("b", 100))]
+    inner = [function("f.py(2): f", at + 10, 20) for at in (0, 100)]
+    work = [row for at in (1, 2) for row in (launch(100 * at - 85, at), kernel(200 + 10 * at, at))]
+    stacks = [f"{name}.py:1 {name};f.py:2 f" for name in "ab"]
+    assert kernels(parsed(tmp_path, *callers, *inner, *work), "stack") == stacks
+
+
 def test_of_very_deep_stacks_the_innermost_lines_are_kept(tmp_path: Path) -> None:
     deep = 3_000
     functions = [function(f"f.py({at}): f", at, 3 * deep - 2 * at) for at in range(1, deep)]
