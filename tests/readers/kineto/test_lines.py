@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
 
 import tracekit
 from tests.command import command
@@ -23,8 +22,6 @@ from tracekit.dataset.opening import Dataset
 TRAIN, MODEL = "/home/me/train.py(7): step", "model.py(20): forward"
 LINEAR = "torch/nn/modules/linear.py(124): forward"
 BUILT_IN = "<built-in function linear>"
-NAMES = (TRAIN, MODEL, LINEAR, BUILT_IN, "a;b.py(3): f", "nn.Module: Net_0")
-NAMES += ("/x/site-packages/torch/f.py(9): g", "/tmp/torchinductor_x/c.py(5): call")
 
 
 def function(name: str, start: float, dur: float, tid: int = PID) -> Event:
@@ -38,6 +35,8 @@ def small(path: Path) -> Dataset:
         function(MODEL, 6, 38),
         function(LINEAR, 8, 20),
         function(BUILT_IN, 9, 10),
+        function("/x/site-packages/torch/f.py(9): g", 9, 9),
+        function("/tmp/torchinductor_x/c.py(5): call", 9, 8),
         function("other.py(1): f", 0, 100, PID + 1),
     ]
     launches = [launch(10, 1), launch(30, 2), launch(60, 3), launch(150, 4), launch(40, 5) | {"tid": PID + 2}]
@@ -88,10 +87,11 @@ def test_without_stacks_there_are_no_lines(tmp_path: Path) -> None:
 
 
 def test_a_function_that_two_others_call_has_the_stack_of_each(tmp_path: Path) -> None:
-    callers = [function(f"{name}.py(1): {name}", at, 50) for name, at in (("a", 0), ("b", 100))]
-    inner = [function("f.py(2): f", at + 10, 20) for at in (0, 100)]
+    callers = [function(f"{name}.py(1): {name};", at, 50) for name, at in (("a", 0), ("b", 100))]
+    # The launch is inside f, and outlasts g.
+    inner = [function(name, at + 10, dur) for at in (0, 100) for name, dur in (("f.py(2): f", 20), ("g.py(3): g", 5.5))]
     work = [row for at in (1, 2) for row in (launch(100 * at - 85, at), kernel(200 + 10 * at, at))]
-    stacks = [f"{name}.py:1 {name};f.py:2 f" for name in "ab"]
+    stacks = [f"{name}.py:1 {name},;f.py:2 f" for name in "ab"]
     assert kernels(parsed(tmp_path, *callers, *inner, *work), "stack") == stacks
 
 
@@ -108,13 +108,6 @@ def test_of_very_deep_stacks_the_innermost_lines_are_kept(tmp_path: Path) -> Non
     assert sum(len(stack) for _, stack in rows) < 4_000_000
 
 
-def by_search(functions: list[Event], at: float, until: float, tid: object) -> str | None:
-    """The stack around a time: all functions that hold it, the longest first, without those of torch."""
-    held = [row for row in functions if row["tid"] == tid and row["ts"] <= at and until <= row["ts"] + row["dur"]]  # type: ignore[operator]
-    lines = [spelled(str(row["name"])) for row in sorted(held, key=lambda row: -float(str(row["dur"])))]
-    return ";".join(filter(None, lines)) or None
-
-
 def spelled(name: str) -> str | None:
     if (
         name.startswith(("nn.Module: ", "<built-in ", "torch/"))
@@ -124,34 +117,6 @@ def spelled(name: str) -> str | None:
         return None
     file, line, function = re.split(r"\((\d+)\): ", name)
     return f"{file}:{line} {function}".replace(";", ",")
-
-
-@st.composite
-def nested(draw: st.DrawFn) -> list[Event]:
-    """Functions of two threads, which nest: each takes a part of the time of the one around it."""
-    rows: list[Event] = []
-
-    def inside(start: int, end: int, tid: int) -> None:
-        while end - start > 20 and len(rows) < 60 and draw(st.booleans()):
-            begin = draw(st.integers(start + 1, end - 10))
-            stop = draw(st.integers(begin + 5, end - 1))
-            rows.append(function(draw(st.sampled_from(NAMES)), begin, stop - begin, tid))
-            inside(begin, stop, tid)
-            start = stop
-
-    inside(0, 500, PID)
-    inside(0, 500, PID + 1)
-    return rows
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(nested(), st.lists(st.tuples(st.integers(0, 500), st.booleans()), min_size=1, max_size=12))
-def test_stacks_of_any_nested_functions(tmp_path: Path, functions: list[Event], calls: list[tuple[int, bool]]) -> None:
-    launches = [launch(ts + 0.25, at) | {"dur": 0.5, "tid": PID + other} for at, (ts, other) in enumerate(calls, 1)]
-    work = [kernel(600 + 10 * at, at) for at in range(1, len(calls) + 1)]
-    dataset = parsed(tmp_path, *launches, *functions, *work)
-    expected = [by_search(functions, ts + 0.25, ts + 0.75, PID + other) for ts, other in calls]
-    assert kernels(dataset, "source", "stack") == [(stack and stack.split(";")[-1], stack) for stack in expected]
 
 
 @pytest.mark.traces
