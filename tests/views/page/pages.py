@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import pandas as pd
+
 from tracekit.dataset.opening import Dataset
 from tracekit.views.page.document import page
 
@@ -54,7 +56,10 @@ class Tables:
     """The tables of a dataset as pandas has them."""
 
     def __init__(self, dataset: Dataset) -> None:
-        self.kernels = dataset.table("kernels").to_pandas()
+        kernels = dataset.table("kernels")
+        self.kernels = kernels.to_pandas()
+        # Floats, which a column with nulls has, hold no nanoseconds since 1970.
+        self.kernels["launch_start_ns"] = pd.array(kernels.column("launch_start_ns").to_pylist(), "Int64")
         self.calls = dataset.table("calls", ["module", "phase", "gpu_time_ns", "step_id"]).to_pandas()
         self.steps = dataset.table("steps").to_pandas()
         self.kernels["named"] = self.kernels["name"].astype(object).where(self.kernels["name"].notna(), None)
