@@ -461,7 +461,7 @@ def test_every_row_is_what_a_look_at_every_instant_gives(seed: int) -> None:
     with TemporaryDirectory() as folder:
         dataset = tracekit.parse(report(Path(folder) / "report.sqlite", "\n".join(program.lines)))
         assert as_counter(budget.frame(dataset)) == plain_budget(program, dataset)
-        if any(step_budget.by_window(dataset)[1].any(axis=1)):
+        if step_budget.summed(dataset).windows[1].any():
             unchanged = predict(dataset, Changes())
             assert (unchanged.step_after_ns, unchanged.after) == (unchanged.step_before_ns, unchanged.before)
 

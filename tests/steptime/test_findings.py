@@ -20,6 +20,7 @@ from hypothesis import given, settings, strategies as st
 import tracekit
 from tests.command import command
 from tests.golden import Parse
+from tests.joined import joined_here
 from tests.needs import TRACES
 from tests.simulator import timelines
 from tests.simulator.timelines import Machine, Op, Run
@@ -311,6 +312,14 @@ def test_a_graph_is_not_advised_where_another_tenant_takes_slices_of_the_gpu(tmp
     assert [finding.family for finding in found] == ["shared_gpu"]
     saved = before.per_step_ns - alone.per_step_ns
     assert 0.98 * saved <= found[0].saving_ns <= 1.1 * saved + 0.03 * before.per_step_ns
+
+
+def test_processes_of_several_reports_that_have_one_id_are_looked_at_each(tmp_path: Path) -> None:
+    programs = program(model(18 * MICRO), [Op("code", 500 * MICRO)]), program(model(90 * MICRO))
+    texts = [timelines.run([{1: ops}], Machine()).lines(0) for ops in programs]
+    paths = [report(tmp_path / f"{at}.sqlite", text) for at, text in enumerate(texts)]
+    found = findings.findings(joined_here(paths, tmp_path / "out"))
+    assert "host_code" in [finding.family for finding in found]
 
 
 @pytest.mark.parametrize("number", [4, 5])

@@ -15,6 +15,7 @@ from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
 from tracekit.steptime import budget as step_budget
+from tracekit.steptime.timeline import waits_of_streams
 from tracekit.views import formatting
 from tracekit.views.formatting import CUT, Cells, columns_of, duration, fitting, percent, records
 
@@ -80,7 +81,7 @@ def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | N
         _bar(rows, min(width, _BAR_CELLS)),
         _table(rows, what, width),
     ]
-    number, unknown = step_budget.waits_of_streams(dataset)
+    number, unknown = waits_of_streams(dataset)
     if unknown:
         note = f"{unknown:,} of {number:,} waits of streams do not record what for: work behind them counts as latency"
         parts.append(Text(note, style="dim"))

@@ -11,7 +11,7 @@ tests.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import nlargest
 from typing import Any, NamedTuple, cast
 
@@ -26,7 +26,7 @@ from tracekit.steptime import budget
 from tracekit.steptime.findings import device, host
 from tracekit.steptime.findings.advice import advice, recorded_stacks, time_text
 from tracekit.steptime.findings.rows import WORKS, Candidate, Family, StepRows
-from tracekit.steptime.whatif import Altered
+from tracekit.steptime.timeline import NEVER
 
 FAMILIES: tuple[Family, ...] = (
     Family("host_wait", host.waits, mends_host=True),
@@ -172,39 +172,47 @@ _TIMES = {
     **dict.fromkeys(("calls", "ranges"), ("start_ns", "end_ns")),
     "kernels": ("launch_start_ns", "start_ns"),
 }
-_NEVER = np.iinfo(np.int64).min
 
 
 def sampled(dataset: Dataset) -> Dataset:
     """The dataset, or what its threads did in some steps that follow each other."""
     rows = dataset.manifest["rows"]
     share = _MOST_KERNELS / max(1, rows["kernels"])
-    if share >= 1 or rows["steps"] <= _LEAST_STEPS:
-        return dataset
-    return cast("Dataset", _Sample(dataset, [_Part(part, share) for part in dataset.by_report()]))
+    few = share >= 1 or rows["steps"] <= _LEAST_STEPS
+    return dataset if few else cast("Dataset", _Sample(dataset, share))
 
 
-class _Part(Altered):
-    """A report, with the rows of these steps in tables that have times of the host."""
+class _Sample:
+    """A dataset with the rows of some steps in tables that have times of the host, read once."""
+
+    root = None
 
     def __init__(self, dataset: Dataset, share: float) -> None:
-        super().__init__(dataset)
+        self._dataset = dataset
+        self._parts = [_Sample(part, share) for part in dataset.by_report()] if len(dataset.reports) > 1 else []
         steps = dataset.table("steps", ["start_ns", "end_ns"])
         start, end = integers(steps, "start_ns"), integers(steps, "end_ns")
         order = np.argsort(start, kind="stable")
-        taken = min(order.size, max(_LEAST_STEPS, int(share * order.size)))
-        first = (order.size - taken) // 2
-        chosen = order[first : first + taken]
+        number = min(order.size, max(_LEAST_STEPS, int(share * order.size)))
+        first = (order.size - number) // 2
+        chosen = order[first : first + number]
         self._begin = int(start[chosen].min(initial=np.iinfo(np.int64).max))
-        self._until = int(end[chosen].max(initial=_NEVER))
+        self._until = int(end[chosen].max(initial=NEVER))
         #: What was read of each table: which rows, and columns of these.
         self._rows: dict[str, list[pa.Array]] = {}
         self._columns: dict[str, dict[str, pa.ChunkedArray]] = {}
 
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
+        return getattr(self._dataset, name)
+
+    def by_report(self) -> Iterator[_Sample]:
+        """Its reports."""
+        yield from self._parts or [self]
+
     @property
-    def whole(self) -> _Part:
-        """Itself: what runs beside the work of these steps is theirs, too."""
-        return self
+    def whole(self) -> Any:  # noqa: ANN401 - the dataset, or itself
+        """Of a report itself: what runs beside the work of these steps is theirs, too."""
+        return self._dataset.whole if self._parts else self
 
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
         """A table; of steps it is not known when they were on the host, so that windows go from work to work."""
@@ -216,6 +224,8 @@ class _Part(Altered):
             return table
         if name not in _TIMES:
             return self._dataset.table(name, columns)
+        if self._parts:
+            return pa.concat_tables([part.table(name, columns) for part in self._parts]).unify_dictionaries()
         known = self._columns.setdefault(name, {})
         if wanted := [one for one in columns if one not in known]:
             pieces = zip(self._dataset.pieces(name, wanted), self._inside(name), strict=True)
@@ -229,18 +239,8 @@ class _Part(Altered):
         if name not in self._rows:
             self._rows[name] = []
             for piece in self._dataset.pieces(name, _TIMES[name]):
-                times = [integers(piece, one, _NEVER) for one in _TIMES[name]]
+                times = [integers(piece, one, NEVER) for one in _TIMES[name]]
                 if name == "kernels":
-                    times = [np.where(times[0] == _NEVER, times[1], times[0])]
+                    times = [np.where(times[0] == NEVER, times[1], times[0])]
                 self._rows[name].append(pa.array((times[0] < self._until) & (times[-1] >= self._begin)))
         return self._rows[name]
-
-
-class _Sample(Altered):
-    """A dataset of such reports."""
-
-    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
-        """A table of all reports."""
-        if name not in _TIMES:
-            return self._dataset.table(name, columns)
-        return pa.concat_tables([part.table(name, columns) for part in self._parts]).unify_dictionaries()

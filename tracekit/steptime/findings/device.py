@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -20,8 +19,8 @@ from tracekit.ranks.collectives import communication
 from tracekit.steptime.findings.advice import CAST, COPIED, MOVING, STEADILY
 from tracekit.steptime.findings.rows import Candidate, StepRows
 from tracekit.steptime.own_times import RANK_TIMES
-from tracekit.steptime.whatif.changes import HELD_NS, Changing, Removal, asynchronous, shortened, without
-from tracekit.steptime.whatif.model import Tasks
+from tracekit.steptime.whatif.changes import HELD_NS, Changing, Removal
+from tracekit.steptime.whatif.model import Tasks, arrivals
 
 #: The advice for operations that are no reductions or gathers. What NCCL groups as send_recv is an all-to-all where
 #: the path of its module says so.
@@ -59,10 +58,10 @@ def elementwise_chain(steps: StepRows) -> Iterator[Candidate]:
         own = rows[places]
         longest_first = own[np.lexsort((-lasts[own], chain[own]))]
         others = longest_first[1:][np.diff(chain[longest_first]) == 0]
-        removal = steps.removal(np.sort(others), "all")
+        removal = steps.removal(np.sort(others), all_code=True)
         evidence = steps.evidence("kernels", work.kernel[own], "module_kernels", work.module[own])
         text = steps.advice("elementwise_chain")
-        yield Candidate(module, steps.per_step(removal.ns), partial(without, removal=removal), evidence, text)
+        yield Candidate(module, steps.per_step(removal.ns), partial(Changing.without, removal=removal), evidence, text)
 
 
 def below_roof(steps: StepRows) -> Iterator[Candidate]:
@@ -78,7 +77,7 @@ def below_roof(steps: StepRows) -> Iterator[Candidate]:
         spared = (1 - share) * (steps.work.end - steps.work.start)[rows[own]].sum()
         kernels, modules = steps.work.kernel[rows[own]], steps.work.module[rows[own]]
         evidence = steps.evidence("kernels", kernels, "module_kernels", modules)
-        edit = partial(shortened, work=factors)
+        edit = partial(Changing.shortened, work=factors)
         yield Candidate(module, steps.per_step(int(spared)), edit, evidence, steps.advice("below_roof"))
 
 
@@ -115,7 +114,7 @@ def clock_drop(steps: StepRows) -> Iterator[Candidate]:
         text = steps.advice("clock_drop", count=int(slow.sum()), all=slow.size, ratio=float(np.median(ratio[slow])))
         ids = np.unique(steps.step[rows][first[slow]])
         evidence = steps.evidence("steps", ids, "steps")
-        yield Candidate(None, steps.per_step(spared), partial(shortened, work=factors), evidence, text)
+        yield Candidate(None, steps.per_step(spared), partial(Changing.shortened, work=factors), evidence, text)
 
 
 def _occurrence(kind: Rows, place: Rows) -> Ints:
@@ -192,7 +191,7 @@ def _unlike(steps: StepRows, times: tuple[Ints, Ints], rows: Rows, slow: Rows) -
     ids = integers(steps.dataset.table("modules", ["module_id"]), "module_id")[slow]
     where = path if slow.size == 1 else steps.patterns[slowest]
     work[steps.work.collective] = 1
-    edit = partial(shortened, work=work, calls=calls)
+    edit = partial(Changing.shortened, work=work, calls=calls)
     return Candidate(where, steps.per_step(int(spared)), edit, steps.evidence("modules", ids, "layers"), text)
 
 
@@ -221,10 +220,10 @@ def _lags(tasks: Tasks) -> list[tuple[Ints, Flags]]:
 
 
 def _at_once(changing: Changing, late: list[Rows], usual: list[int]) -> None:
-    lags = [changing.tasks.launch.copy(), changing.tasks.order.copy()]
-    for lag, rows, often in zip(lags, late, usual, strict=True):
+    launch, order = changing.tasks.launch.copy(), changing.tasks.order.copy()
+    for lag, rows, often in zip((launch, order), late, usual, strict=True):
         lag[rows] = often
-    changing.tasks = replace(changing.tasks, launch=lags[0], order=lags[1])
+    changing.tasks.launch, changing.tasks.order = launch, order
 
 
 def pageable_copy(steps: StepRows) -> Iterator[Candidate]:
@@ -242,19 +241,16 @@ def pageable_copy(steps: StepRows) -> Iterator[Candidate]:
         uses = (following >= 0) & (steps.launched[following] >= 0)
         uses &= steps.event_step[following] == steps.event_step[rows]
         users = steps.launched[following[uses]], work[uses]
-        edit = partial(_pinned, copies=(rows, work, steps.work.pinned[work, 0]), after=removal, users=users)
+        edit = partial(_pinned, copies=counts(rows, events.start.size) > 0, after=removal, users=users)
         evidence = steps.evidence("kernels", steps.work.kernel[work], "copies", events.module[rows])
         yield Candidate(module, most, edit, evidence, steps.advice("pageable_copy"))
 
 
-def _pinned(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Removal, users: tuple[Rows, Rows]) -> None:
+def _pinned(changing: Changing, copies: Flags, after: Removal, users: tuple[Rows, Rows]) -> None:
     """Copies no longer block, but what their step launches next still waits for them if it did, on any stream."""
-    asynchronous(changing, copies, after)
-    tasks = changing.tasks
-    known = tasks.order_of.end(tasks.meeting)[users[1]] < tasks.order_of.start[users[0]]
-    more = users[0][known], users[1][known], np.zeros(np.count_nonzero(known), np.int64)
-    one, other, lag = (np.append(*pair) for pair in zip(tasks.dependent, more, strict=True))
-    changing.tasks = replace(tasks, dependent=(one, other, lag))
+    changing.without_sync(copies)
+    changing.without(after)
+    changing.tasks.depend(*users)
 
 
 def repeated_copy(steps: StepRows) -> Iterator[Candidate]:
@@ -273,7 +269,9 @@ def repeated_copy(steps: StepRows) -> Iterator[Candidate]:
         for module, own in steps.by_pattern(steps.work.module[rows]):
             removal = steps.removal(rows[own])
             evidence = steps.evidence("kernels", steps.work.kernel[rows[own]], question, steps.work.module[rows[own]])
-            yield Candidate(module, steps.per_step(removal.ns), partial(without, removal=removal), evidence, text)
+            yield Candidate(
+                module, steps.per_step(removal.ns), partial(Changing.without, removal=removal), evidence, text
+            )
 
 
 def exposed_communication(steps: StepRows) -> Iterator[Candidate]:
@@ -317,18 +315,13 @@ def straggler(steps: StepRows) -> Iterator[Candidate]:
         names = " and ".join([times.name(slowest), *([f"{len(more)} more"] if more else [])])
         where = module or "code outside modules"
         text = STEADILY.format(who=names, share=times.apart[slowest], since=times.since_step(slowest), where=where)
-        yield Candidate(module, saved, _without_meetings, evidence, text, saves_ns=saved)
+        yield Candidate(module, saved, Changing.without_meetings, evidence, text, saves_ns=saved)
         return
     meeting, work = steps.model.changing().tasks.meeting, steps.work
     rows = np.flatnonzero((meeting >= 0) & steps.in_step)
-    arrived = maxima(meeting[rows], work.start[rows], int(meeting.max(initial=-1)) + 1)
-    waited = arrived[meeting[rows]] - work.start[rows]
+    waited = arrivals(meeting, work.start)[meeting[rows]] - work.start[rows]
     rows, waited = rows[waited > 0], waited[waited > 0]
     if rows.size:
         evidence = steps.evidence("kernels", work.kernel[rows], "stragglers")
         most = steps.per_step(int(waited.sum()))
-        yield Candidate(_leading(steps, rows, waited), most, _without_meetings, evidence, MOVING, fastest=True)
-
-
-def _without_meetings(changing: Changing) -> None:
-    changing.tasks = replace(changing.tasks, meeting=np.full(changing.tasks.meeting.size, -1))
+        yield Candidate(_leading(steps, rows, waited), most, Changing.without_meetings, evidence, MOVING, fastest=True)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import Covered, covered, cut, innermost, nesting_order, parents
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers.base import OPERATOR
 from tracekit.steptime.findings.advice import READ, SYNCHRONISED, time_text
 from tracekit.steptime.findings.rows import Candidate, StepRows
-from tracekit.steptime.whatif.changes import Changing, Stretches, asynchronous, code_in, without, without_code
+from tracekit.steptime.timeline import Spans
+from tracekit.steptime.whatif.changes import Changing
 
 #: How long a device takes between nodes of a graph, where the recording has no work that follows other work at once.
 _BETWEEN_NODES_NS = 500
@@ -24,8 +25,6 @@ _BETWEEN_NODES_NS = 500
 _LEAST_LAUNCHES = 5
 #: How many places of code outside modules are named, and which share each must have.
 _PLACES, _LEAST_PLACE = 3, 0.05
-#: What marks ranges that are no place of code outside modules.
-_MARKED = ("module", "step", "operator")
 
 
 def waits(steps: StepRows) -> Iterator[Candidate]:
@@ -36,23 +35,22 @@ def waits(steps: StepRows) -> Iterator[Candidate]:
     events, every, down = steps.events, _waits(steps), steps.copied("device-to-host")
     for module, own in steps.by_pattern(events.module[every]):
         rows = every[own]
-        copying, prior = steps.launched[rows] >= 0, steps.before[rows]
-        copies = rows[copying], steps.launched[rows[copying]]
-        removal = steps.removed(rows[~copying], rows[:0], "none")
-        most = steps.per_step(removal.ns + int((events.end - events.start)[copies[0]].sum()))
+        prior = steps.before[rows]
+        gone = counts(rows, events.start.size) > 0
+        most = steps.per_step(int((events.end - events.start)[rows].sum()))
         # A wait reads if it copies from the device, or the call before it in the same step did.
         reads = (prior >= 0) & down[steps.launched[prior]] & (steps.event_step[prior] == steps.event_step[rows])
         name = "read" if (reads | down[steps.launched[rows]]).any() else "synchronize"
         call = str(steps.waits.name[steps.wait[rows[0]]]).split("_")[0]
         what = READ if name == "read" else SYNCHRONISED.format(call=call)
-        edit = partial(asynchronous, copies=(*copies, steps.work.pinned[copies[1], 0]), after=removal)
         first = events.module[rows[0]]
         # The launches of their module, or the budget where it has none.
         end = np.append(steps.modules.end, -1)[first]
         launches = bool(((steps.work.module >= first) & (steps.work.module < end)).any())
         question = ("launches", events.module[rows]) if launches else ("budget",)
         evidence = steps.evidence("waits", steps.waits.id[steps.wait[rows]], *question)
-        yield Candidate(module, most, edit, evidence, f"{what} {steps.advice(name)}")
+        edit, text = partial(Changing.without_sync, gone=gone), f"{what} {steps.advice(name)}"
+        yield Candidate(module, most, edit, evidence, text)
 
 
 def _waits(steps: StepRows) -> Rows:
@@ -97,51 +95,50 @@ def _graph(steps: StepRows, module: str | None, rows: Rows, text: str) -> Candid
         chosen[row : int(steps.modules.end[row])] = True
     events = np.flatnonzero(steps.model.changing().calls_of(chosen))
     events = events[steps.counted(events)]
-    lasts = steps.events.end - steps.events.start + steps.code - code_in(steps.model.changing(), steps.phases)
+    lasts = steps.events.end - steps.events.start + steps.code - steps.model.changing().code_in(steps.phases)
     most = steps.per_step(int(lasts[events].sum()))
     kernels = steps.work.kernel[steps.launched[events[steps.launched[events] >= 0]]]
     evidence = steps.evidence("kernels", kernels, "launches", rows)
     return Candidate(module, most, partial(_as_graph, chosen, steps.phases), evidence, text)
 
 
-def _as_graph(chosen: Flags, phases: Stretches, changing: Changing) -> None:
+def _as_graph(chosen: Flags, phases: Spans, changing: Changing) -> None:
     """Calls become graphs; what of their code is of phases with families of their own stays."""
-    kept = code_in(changing, phases)
+    kept, tasks, work = changing.code_in(phases), changing.tasks, changing.found.work
     changing.as_graph(chosen)
-    changing.tasks = replace(changing.tasks, code=np.maximum(changing.tasks.code, kept))
-    tasks, work = changing.tasks, changing.found.work
+    tasks.code = np.maximum(tasks.code, kept)
     follows = np.flatnonzero((tasks.before >= 0) & (tasks.event == np.append(tasks.event, -1)[tasks.before]))
     follows = follows[(tasks.event[follows] >= 0) & ~work.from_replay[follows] & (tasks.order[follows] == 0)]
     apart = work.start[follows] - work.end[tasks.before[follows]]
     order = tasks.order.copy()
     order[follows] = np.clip(apart, 0, _BETWEEN_NODES_NS)
-    changing.tasks = replace(tasks, order=order)
+    tasks.order = order
 
 
 def data_loading(steps: StepRows) -> Iterator[Candidate]:
     """Ranges of the DataLoader, and stretches between calls of modules in which the thread waits for no device."""
-    (ranges, ids), rows = steps.stretches("data"), _sleeps(steps)
-    thread, start, end = (column[rows] for column in steps.waits[1:4])
-    around = Stretches(thread, *steps.edges(thread, start, end))
-    found = Stretches(*(np.concatenate(pair) for pair in zip(ranges, around, strict=True)))
+    (ranges, ids), rows = steps.ranges_of("data"), _sleeps(steps)
+    sleeps = steps.waits.spans.at(rows)
+    start, end = steps.edges(sleeps.thread, sleeps.start, sleeps.end)
+    around = sleeps._replace(start=start, end=end)
+    found = Spans(*(np.concatenate(pair) for pair in zip(ranges, around, strict=True)))
     table, ids = ("ranges", ids) if ids.size else ("waits", steps.waits.id[rows])
     yield from _code(steps, found, steps.evidence(table, ids, "budget"), steps.advice("data_loading"))
 
 
 def _sleeps(steps: StepRows) -> Rows:
     """Waits of the operating system in steps but outside modules, in which no other thread launches work."""
-    found, events = steps.waits, steps.events
-    launches = np.flatnonzero(steps.launched >= 0)
-    rows = np.flatnonzero((found.kind == "os_wait") & (found.event < 0) & (found.module < 0))
-    rows = rows[np.isin(found.thread[rows], steps.calls.thread) & (found.step[rows] >= 0)]
-    starts = np.sort(events.start[launches])
-    during = np.searchsorted(starts, found.end[rows]) > np.searchsorted(starts, found.start[rows])
+    waits, spans = steps.waits, steps.waits.spans
+    rows = np.flatnonzero((waits.kind == "os_wait") & (waits.event < 0) & (spans.module < 0))
+    rows = rows[np.isin(spans.thread[rows], steps.calls.thread) & (waits.step[rows] >= 0)]
+    starts = np.sort(steps.events.start[steps.launched >= 0])
+    during = np.searchsorted(starts, spans.end[rows]) > np.searchsorted(starts, spans.start[rows])
     return np.asarray(rows[~during])
 
 
 def recompilation(steps: StepRows) -> Iterator[Candidate]:
     """Ranges of torch.compile at work."""
-    ranges, _ = steps.stretches("compile")
+    ranges, _ = steps.ranges_of("compile")
     tables = [part.table("steps", ["step_id", "compile_ns"]) for part in steps.dataset.by_report()]
     ids = np.concatenate([integers(table, "step_id")[integers(table, "compile_ns") > 0] for table in tables])
     if ids.size:
@@ -151,15 +148,15 @@ def recompilation(steps: StepRows) -> Iterator[Candidate]:
 
 def garbage_collection(steps: StepRows) -> Iterator[Candidate]:
     """Collections on threads that call CUDA, as ``tracekit capture`` marks them."""
-    ranges, ids = steps.stretches("garbage_collection")
+    ranges, ids = steps.ranges_of("garbage_collection")
     yield from _code(steps, ranges, steps.evidence("ranges", ids, "budget"), steps.advice("garbage_collection"))
 
 
-def _code(steps: StepRows, stretches: Stretches, evidence: dict[str, Any], text: str) -> Iterator[Candidate]:
+def _code(steps: StepRows, stretches: Spans, evidence: dict[str, Any], text: str) -> Iterator[Candidate]:
     """Code in some stretches that would go."""
     if stretches.start.size:
         most = steps.per_step(int((stretches.end - stretches.start).sum()))
-        yield Candidate(None, most, partial(without_code, stretches=stretches), evidence, text)
+        yield Candidate(None, most, partial(Changing.without_code, stretches=stretches), evidence, text)
 
 
 def allocation(steps: StepRows) -> Iterator[Candidate]:
@@ -169,10 +166,9 @@ def allocation(steps: StepRows) -> Iterator[Candidate]:
     if rows.size:
         lasts = (steps.events.end - steps.events.start)[rows]
         module = max(steps.by_pattern(steps.events.module[rows]), key=lambda one: int(lasts[one[1]].sum()))[0]
-        removal = steps.removed(rows, rows[:0], "none")
+        edit = partial(Changing.without_waiting, gone=counts(rows, steps.events.start.size) > 0, takes=0)
         evidence = steps.evidence("waits", steps.waits.id[steps.wait[rows]], "budget")
-        text = steps.advice("allocation")
-        yield Candidate(module, steps.per_step(removal.ns), partial(without, removal=removal), evidence, text)
+        yield Candidate(module, steps.per_step(int(lasts.sum())), edit, evidence, steps.advice("allocation"))
 
 
 def host_code(steps: StepRows) -> Iterator[Candidate]:
@@ -186,7 +182,7 @@ def host_code(steps: StepRows) -> Iterator[Candidate]:
         rows = events[steps.counted(events) & (steps.previous[events] >= 0)]
         rows = rows[steps.code[rows] > 0]
         code = covered(steps.events.end[steps.previous[rows]], steps.events.start[rows])
-        found.append(Stretches(np.full(time.start.size, thread), time.start, time.end))
+        found.append(Spans(np.full(time.start.size, thread), time.start, time.end, np.full(time.start.size, -1)))
         total += int((code.until(time.end) - code.until(time.start)).sum())
         for text, ns in _places(steps, thread, time, code):
             places[text] += ns
@@ -196,7 +192,7 @@ def host_code(steps: StepRows) -> Iterator[Candidate]:
         where = ", ".join(f"{text} {share:.0%}" for text, share in shares if share >= _LEAST_PLACE)
         figures = {"time": time_text(each), "share": min(1.0, each / steps.step_ns), "where": where}
         text = steps.advice("host_code", **figures, how=steps.advice("overlap"))
-        edit = partial(without_code, stretches=Stretches(*map(np.concatenate, zip(*found, strict=True))))
+        edit = partial(Changing.without_code, stretches=Spans(*map(np.concatenate, zip(*found, strict=True))))
         evidence = steps.evidence("waits", steps.waits.id[:0], "budget")
         yield Candidate(None, max(0.0, min(each, steps.step_ns - each)), edit, evidence, text)
 
@@ -206,14 +202,13 @@ def _main_threads(steps: StepRows) -> list[int]:
     launching = np.flatnonzero(steps.launched >= 0)
     thread, number = np.unique(steps.events.thread[launching], return_counts=True)
     thread = thread[np.argsort(number, kind="stable")]
-    pid = steps.events.pid[np.searchsorted(steps.events.thread, thread)]
-    return [*dict(zip(pid.tolist(), thread.tolist(), strict=True)).values()]
+    process = steps.events.process[np.searchsorted(steps.events.thread, thread)]
+    return [*dict(zip(process.tolist(), thread.tolist(), strict=True)).values()]
 
 
 def _outside(steps: StepRows, thread: int) -> Covered:
     """When a thread was in no call of a module, phase with a family of its own, or wait of the operating system."""
-    sleeps, calls = steps.waits.kind == "os_wait", Stretches(*steps.calls[:3])
-    busy = calls, steps.phases, Stretches(*(column[sleeps] for column in steps.waits[1:4]))
+    busy = steps.calls, steps.phases, steps.waits.spans.at(steps.waits.kind == "os_wait")
     start, end = (np.concatenate([part[at][part.thread == thread] for part in busy]) for at in (1, 2))
     inside, events = covered(start, end), np.flatnonzero(steps.events.thread == thread)
     begin = np.append(int(steps.events.start[events].min()), inside.end)
@@ -225,9 +220,10 @@ def _places(steps: StepRows, thread: int, time: Covered, code: Covered) -> Itera
     """In which range, or behind which module's call, a thread ran code in some stretches while its work did not run."""
     own = np.append(steps.events.thread, -1)[steps.work.event] == thread
     busy = covered(steps.work.start[own], steps.work.end[own])
-    start, end, texts = steps.ranges_of(thread, _MARKED)
-    order = nesting_order(start, end)
-    start, end, texts = start[order], end[order], np.array([*texts[order], None], object)
+    ranges, texts = steps.unmarked
+    rows = np.flatnonzero(ranges.thread == thread)
+    rows = rows[nesting_order(ranges.start[rows], ranges.end[rows])]
+    start, end, texts = ranges.start[rows], ranges.end[rows], np.array([*texts[rows], None], object)
     edges = np.unique(np.concatenate([start, end, busy.start, busy.end, [np.iinfo(np.int64).min]]))
     _, _, begin, until = cut(time.start, time.end, edges)
     lasts = np.where(busy.hold(begin), 0, code.until(until) - code.until(begin))

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from tracekit.aggregates.subtrees import hierarchy, patterns
 from tracekit.arrays.codes import Labels, labels, lookup, positions
@@ -19,17 +18,21 @@ from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
-from tracekit.steptime.budget import Budgets
+from tracekit.steptime.budget import COPY, KINDS, Budgets
 from tracekit.steptime.findings.advice import advice, engine_of
 from tracekit.steptime.own_times import RANK_TIMES, RankTimes, times_of
+from tracekit.steptime.timeline import Spans
 from tracekit.steptime.whatif import StepModel
-from tracekit.steptime.whatif.changes import Edit, Removal, Stretches
+from tracekit.steptime.whatif.changes import Edit, Removal
+from tracekit.steptime.whatif.recorded import read
 
 #: How many rows evidence names.
 _MOST_IDS = 10
 _COLUMNS = ("kernel_id", "full_name", "bytes", "copy_kind", "call_id", "grid_x", "collective")
+#: What marks ranges that are no place of code outside modules.
+_MARKERS = ("module", "step", "operator")
 #: Kinds of a budget in which the device works.
-WORKS = ("compute", "communication", "communication_wait", "copy")
+WORKS = KINDS[: COPY + 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +65,9 @@ class Waits(NamedTuple):
     """The rows of the table ``waits``, with times on the clock of the model, and their CUDA calls in the model."""
 
     id: Ints  # the ``start_ns`` in the table
-    thread: Rows
-    start: Ints
-    end: Ints
+    spans: Spans
     kind: np.ndarray[Any, Any]
     name: np.ndarray[Any, Any]
-    module: Rows
     step: Ints
     event: Rows  # the CUDA call in the model; -1 of waits of the runtime of the operating system
 
@@ -102,8 +102,7 @@ class StepRows:
         self.launched = np.full(self.events.start.size, -1)
         own = np.flatnonzero(self.work.event >= 0)[::-1]
         self.launched[self.work.event[own]] = own
-        tables = [part.table("kernels", [*_COLUMNS]) for part in dataset.by_report()]
-        kernels = pa.concat_tables(tables).unify_dictionaries()
+        kernels = dataset.table("kernels", _COLUMNS)
         self._kernels = taken(kernels, positions(self.work.kernel, integers(kernels, "kernel_id")))
         self.step = self.work.step
         self.call, self.bytes = (self.column(name) for name in ("call_id", "bytes"))
@@ -128,25 +127,20 @@ class StepRows:
         return integers(self._kernels, name).astype(np.int64)
 
     def _waits(self) -> Waits:
-        parts = []
         columns = ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "step_id"]
-        for part in self.model.parts:
-            table = part.dataset.table("waits", columns)
-            words = (labels(table, column) for column in ("kind", "name"))
-            kind, name = (np.array(one.named(one.code), object) for one in words)
-            module, step = self.modules.rows(table), integers(table, "step_id").astype(np.int64)
-            ids = integers(table, "start_ns")
-            parts.append(Waits(ids, *part.spans(table), kind, name, module, step, ids))
-        waits = Waits(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-        event = np.full(waits.thread.size, -1)
+        table = read(self.dataset, "waits", columns)
+        words = (labels(table, column) for column in ("kind", "name"))
+        kind, name = (np.array(one.named(one.code), object) for one in words)
+        spans, events = self.model.spans(table)._replace(module=self.modules.rows(table)), self.events
+        event = np.full(table.num_rows, -1)
         # The CUDA call that each wait is, or lies in; those of the operating system may be outside these.
-        for thread in np.intersect1d(waits.thread, self.events.thread).tolist():
-            own, rows = np.flatnonzero(self.events.thread == thread), np.flatnonzero(waits.thread == thread)
-            place = np.searchsorted(self.events.start[own], waits.start[rows], side="right") - 1
+        for thread in np.intersect1d(spans.thread, events.thread).tolist():
+            own, rows = np.flatnonzero(events.thread == thread), np.flatnonzero(spans.thread == thread)
+            place = np.searchsorted(events.start[own], spans.start[rows], side="right") - 1
             around = own[np.maximum(place, 0)]
-            inside = (place >= 0) & (waits.end[rows] <= self.events.end[around]) & self.events.blocks[around]
+            inside = (place >= 0) & (spans.end[rows] <= events.end[around]) & events.blocks[around]
             event[rows[inside]] = around[inside]
-        return waits._replace(event=event)
+        return Waits(integers(table, "start_ns"), spans, kind, name, integers(table, "step_id").astype(np.int64), event)
 
     def copied(self, direction: str) -> Flags:
         """Which work copies in a direction, such as ``host-to-device``; the last one is for no work."""
@@ -186,26 +180,23 @@ class StepRows:
         parts = zip(*(name.split(".") for name in names), strict=True)
         return ".".join(part[0] if len({*part}) == 1 else "*".join(literals(part[0])) for part in parts) or None
 
-    def removal(self, work: Rows, code: str = "own") -> Removal:
-        """What goes with some work: the CUDA calls that launched nothing else; for ``code`` see :meth:`removed`."""
+    def removal(self, work: Rows, *, all_code: bool = False) -> Removal:
+        """What goes with some work: the CUDA calls that launched nothing else; for the code see :meth:`removed`."""
         launches, gone = (counts(rows, self.events.start.size) for rows in (self.work.event, self.work.event[work]))
-        return self.removed(np.flatnonzero((gone > 0) & (gone == launches)), work, code)
+        return self.removed(np.flatnonzero((gone > 0) & (gone == launches)), work, all_code=all_code)
 
-    def removed(self, calls: Rows, work: Rows, code: str = "own") -> Removal:
+    def removed(self, calls: Rows, work: Rows, *, all_code: bool = False) -> Removal:
         """A removal, with the small CUDA calls before each one that neither launch anything nor block.
 
-        ``code`` is how much of the code before them goes: that since a call of a module last began or ended (``own``),
-        ``all`` or ``none``.
+        Of the code before them goes what ran since a call of a module last began or ended, or all of it.
         """
         gone = np.flatnonzero(np.isin(self._ending, calls))
         time = self.code[gone]
-        if code == "own":
+        if not all_code:
             start = self.events.start[self._ending[gone]]
             since = self.edges(self.events.thread[gone], start, start)[0]
             kept = self.events.start[gone] >= since
             gone, time = gone[kept], np.minimum(time, self.events.start[gone] - since)[kept]
-        if code == "none":
-            gone, time = calls, np.zeros(calls.size, np.int64)
         ns = (self.events.end - self.events.start)[gone].sum() + time.sum()
         ns += (self.work.end - self.work.start)[work].sum()
         return Removal(gone, time, work, int(ns))
@@ -231,16 +222,12 @@ class StepRows:
             edges[thread] = np.sort(np.concatenate(times))
         return edges
 
-    def stretches(self, *phases: str) -> tuple[Stretches, Ints]:
+    def ranges_of(self, *phases: str) -> tuple[Spans, Ints]:
         """The ranges of phases of the program, on threads with CUDA calls, and their ids."""
-        pieces, ids = [], []
-        for part in self.model.parts:
-            table = part.dataset.table("ranges", ["range_id", "phase", "pid", "tid", "start_ns", "end_ns"])
-            spans = part.spans(table)
-            own = np.flatnonzero(labels(table, "phase").among(*phases) & (spans[0] >= 0))
-            pieces.append(Stretches(*(column[own] for column in spans)))
-            ids.append(integers(table, "range_id")[own])
-        return Stretches(*(np.concatenate(column) for column in zip(*pieces, strict=True))), np.concatenate(ids)
+        table = read(self.dataset, "ranges", ["range_id", "phase", "pid", "tid", "start_ns", "end_ns"])
+        spans = self.model.spans(table)
+        own = np.flatnonzero(labels(table, "phase").among(*phases) & (spans.thread >= 0))
+        return spans.at(own), integers(table, "range_id")[own]
 
     @cached_property
     def ranks(self) -> RankTimes:
@@ -249,17 +236,16 @@ class StepRows:
         return known or times_of(self.budgets)
 
     @cached_property
-    def phases(self) -> Stretches:
+    def phases(self) -> Spans:
         """The ranges of all phases whose code has a family of its own."""
-        return self.stretches("data", "compile", "garbage_collection")[0]
+        return self.ranges_of("data", "compile", "garbage_collection")[0]
 
-    def ranges_of(self, thread: int, marked: tuple[str, ...]) -> tuple[Ints, Ints, np.ndarray[Any, Any]]:
-        """The start, end and text of the ranges of a thread that have other marks than some."""
-        part = max((one for one in self.model.parts if one.threads <= thread), key=lambda one: one.threads)
-        table = part.dataset.table("ranges", ["text", "marker", "pid", "tid", "start_ns", "end_ns"])
-        (of_thread, start, end), names = part.spans(table), labels(table, "text")
-        rows = np.flatnonzero((of_thread == thread) & ~labels(table, "marker").among(*marked))
-        return start[rows], end[rows], np.array(names.named(names.code[rows]), object)
+    @cached_property
+    def unmarked(self) -> tuple[Spans, np.ndarray[Any, Any]]:
+        """The ranges that mark no module, step or operator, and their texts."""
+        table = read(self.dataset, "ranges", ["text", "marker", "pid", "tid", "start_ns", "end_ns"])
+        rows, names = np.flatnonzero(~labels(table, "marker").among(*_MARKERS)), labels(table, "text")
+        return self.model.spans(table).at(rows), np.array(names.named(names.code[rows]), object)
 
     @cached_property
     def engine(self) -> str | None:

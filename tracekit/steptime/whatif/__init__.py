@@ -7,28 +7,28 @@ of the dataset with these times.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, NamedTuple, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tracekit.aggregates.subtrees import Hierarchy, hierarchy, patterns
+from tracekit.aggregates.subtrees import hierarchy, patterns
+from tracekit.aggregates.weighted_kernels import report_codes
 from tracekit.arrays.codes import lookup, positions
-from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, minima
 from tracekit.arrays.types import Floats, Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.ranks.meetings import Clock, Ranks, participations, ranks_of
 from tracekit.steptime import budget
-from tracekit.steptime.whatif.changes import Changes, Changing, Spans
+from tracekit.steptime.timeline import NEVER, Spans, Timeline, spans_of, timeline_of
+from tracekit.steptime.whatif.changes import Changes, Changing
 from tracekit.steptime.whatif.model import Tasks, Times, arrivals, measured, simulated, tasks
-from tracekit.steptime.whatif.recorded import NEVER, Recorded, joined, recorded
-from tracekit.steptime.windows import host_spans, steady, thread_keys, windows_of
+from tracekit.steptime.whatif.recorded import on_one_clock, read, recorded
+from tracekit.steptime.windows import steady, windows_of
 
 __all__ = ["Changes", "Prediction", "StepModel", "predict"]
 
@@ -62,21 +62,6 @@ class Prediction:
     blocked: tuple[str, ...] = ()
 
 
-class Report(NamedTuple):
-    """A report, what it holds on its own ``clock``, and how many threads the reports before it have."""
-
-    dataset: Dataset
-    found: Recorded
-    clock: Clock
-    threads: int
-
-    def spans(self, table: pa.Table) -> tuple[Rows, Ints, Ints]:
-        """The thread of each row of a table in the model, or -1, and its start and end on the clock of that."""
-        keys, start, end = host_spans(table)
-        thread = positions(keys, self.found.threads)
-        return np.where(thread >= 0, thread + self.threads, -1), self.clock.at(start), self.clock.at(end)
-
-
 class StepModel:
     """The model of a dataset's steps: made once, asked often."""
 
@@ -87,20 +72,21 @@ class StepModel:
             UsageError: If the dataset is a subtree, or of a run without a GPU.
         """
         self._dataset, self._modules = dataset, hierarchy(dataset)
-        windows = budget.by_window(dataset) if windows is None else windows
+        if windows is None:
+            windows = budget.together_by_kind((one.windows, one.by_kind()) for one in budget.each(dataset, None))
         #: Which windows count.
         self.steady = steady(*windows)
         self._before = _by_kind(self.steady.means(*windows)[-1])
         if not self._before:
             raise UsageError("no work of a GPU is in this dataset, so no step to predict")
-        reports = [*dataset.by_report()]
-        found = [recorded(report, self._modules) for report in reports]
-        several = len(found) > 1 or budget.has_ranks(dataset) or found[0].work.line.max(initial=0) > 0
+        self._recorded = recorded(dataset, self._modules)
+        several = len(dataset.names) > 1 or budget.has_ranks(dataset) or self._recorded.work.line.any()
         ranks = ranks_of(dataset) if several else Ranks([[]], [], [Clock(0)], participations([[]], [Clock(0)]))
-        threads = np.cumsum([0, *(one.threads.size for one in found[:-1])]).tolist()
-        self.parts = [Report(*part) for part in zip(reports, found, ranks.clocks, threads, strict=True)]
-        self._found = joined(found, [clock.at for clock in ranks.clocks])
-        self._spans = _spans(self.parts, self._modules)
+        self._clocks = ranks.clocks
+        self._found = self._recorded.on_one_clock(self._clocks)
+        calls = read(dataset, "calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
+        spans = self.spans(calls)._replace(module=self._modules.rows(calls))
+        self._calls = spans.at(spans.thread >= 0)
         kernel, number, _ = ranks.meetings.kernels()
         meeting = lookup(number, positions(self._found.work.kernel, kernel))
         streams = np.unique(self._found.work.stream).size > np.unique(self._found.work.context).size
@@ -110,6 +96,16 @@ class StepModel:
         self._unproven = self._found.work.collective & (meeting < 0)
         for one in {assumed[0], assumed[-1]} if (self._found.events.perhaps >= 0).any() else ():
             self._tasks.append(tasks(self._found, meeting, assumed=one, waiting=not likely))
+
+    def spans(self, table: pa.Table) -> Spans:
+        """The rows of a table as what threads of the model did, or -1, on its clock."""
+        report, spans = report_codes(self._dataset, table), spans_of(table)
+        thread = np.full(report.size, -1)
+        for number in np.unique(report).tolist():
+            own = np.flatnonzero(report == number)
+            thread[own] = self._found.threads.of_report(number, spans.thread[own])
+        start, end = (on_one_clock(self._clocks, report, time) for time in (spans.start, spans.end))
+        return Spans(thread, start, end, spans.module)
 
     def predict(self, changes: Changes) -> Prediction:
         """What a step would take after changes.
@@ -161,7 +157,7 @@ class StepModel:
 
     def changing(self, model: Tasks | None = None, *, extreme: int = 0) -> Changing:
         """The model to be changed, with the likely dependencies where these are not recorded."""
-        return Changing(self._found, model or self._tasks[0], self._modules, self._spans, extreme=extreme)
+        return Changing(self._found, model or self._tasks[0], self._modules, self._calls, extreme=extreme)
 
     def saved_ns(self, edit: Callable[[Changing], None], *, fastest: bool = False) -> int:
         """How much shorter a step is after a change; and if all ranks are like the one then fastest."""
@@ -195,33 +191,70 @@ class StepModel:
 
     def _means(self, model: Tasks, rows: Rows | slice = slice(None)) -> Ints:
         """How long a step of some work takes, of each process and device and, the last one, of all."""
-        times, work, events = simulated(model), self._found.work, self._found.events
-        # Windows are told on the clocks of their reports.
-        start, end = (
-            np.concatenate([getattr(part.found.work, name) for part in self.parts]) - getattr(work, name) + moved
-            for name, moved in (("start", times.start), ("end", times.end))
-        )
-        steps = self._found.steps_moved(times.event_start - events.start, times.event_end - events.end)
+        moved, work = self._moved(simulated(model)), self._recorded.work
+        start, end = work.start + moved.start, work.end + moved.end
+        steps = self._recorded.steps_moved(moved.event_start, moved.event_end)
         windows = windows_of(work.line[rows], work.step[rows], start[rows], end[rows], steps)
         means: Ints = self.steady.means(windows.line, (windows.end - windows.start)[:, None])[:, 0]
         return means
 
+    def _moved(self, times: Times) -> Times:
+        """How much later than measured times are."""
+        return Times(*(after - before for after, before in zip(times, measured(self._found), strict=True)))
+
     def _budget(self, model: Tasks, changes: Changes) -> list[dict[str, Any]]:
         times = simulated(model)
-        moved = [after - before for after, before in zip(times, measured(self._found), strict=True)]
-        parts, events, rows, waited = [], 0, 0, {budget.WAITED: self._waited(times, changes)}
-        for part in self.parts:
-            calls = slice(events, events + part.found.events.start.size)
-            work = slice(rows, rows + part.found.work.start.size)
-            by = Times(*(column[calls] for column in moved[:2]), *(column[work] for column in moved[2:]))
-            event = np.where(model.event[work] >= 0, model.event[work] - events, -1)
-            parts.append(_ShiftedReport(part, by, event, waited))
-            events, rows = calls.stop, work.stop
-        windows = budget.by_window(cast("Dataset", Altered(self._dataset, parts)))
+        waited, moved = self._waited(times, changes), self._moved(times)
+        reports = (
+            budget.divided(part, self._after(timeline_of(part, None), report, model, moved), waited)
+            for report, part in enumerate(self._dataset.by_report())
+        )
+        windows = budget.together_by_kind((one.windows, one.by_kind()) for one in reports)
         lines, every = np.split(self.steady.means(*windows), [-1])
         if not changes.like_fastest_rank:
             return _by_kind(every[0])
         return _by_kind(_like_fastest(lines) if self._unproven.any() else lines[lines.sum(axis=1).argmin()])
+
+    def _after(self, before: Timeline, report: int, model: Tasks, moved: Times) -> Timeline:
+        """What a report would hold after changes."""
+        found, work = self._recorded, before.work
+        later = partial(_later, self._edges(report, moved))
+        row = positions(work.kernel, found.work.kernel)
+        # What calls now launch together are nodes of a graph.
+        leads = np.zeros(found.events.start.size + 1, bool)
+        leads[model.event[model.event != found.work.event]] = True
+        call = np.where(leads[model.event], model.event, -1)[row]
+        launched, returned = (
+            np.where(call >= 0, lookup(time + by, call), later(work.thread, own))
+            for time, by, own in (
+                (found.events.start, moved.event_start, work.launched),
+                (found.events.end, moved.event_end, work.returned),
+            )
+        )
+        moved_work = work._replace(
+            start=work.start + moved.start[row],
+            end=work.end + moved.end[row],
+            launched=launched,
+            returned=returned,
+            from_replay=work.from_replay | (call >= 0),
+        )
+        return before.with_work(moved_work)._replace(
+            steps=found.steps_moved(moved.event_start, moved.event_end),
+            waits=_spans_later(before.waits, later),
+            others=_spans_later(before.others, later),
+            phases=[_spans_later(spans, later) for spans in before.phases],
+        )
+
+    def _edges(self, report: int, moved: Times) -> dict[int, tuple[int, Floats, Floats]]:
+        """By thread of a report the first start of a call, since then all starts and ends, and how far these move."""
+        events, threads, edges = self._recorded.events, self._recorded.threads, {}
+        for thread in np.flatnonzero(threads.report == report).tolist():
+            own = slice(*np.searchsorted(events.thread, (thread, thread + 1)))
+            old = np.column_stack((events.start[own], events.end[own])).ravel()
+            shifts = np.column_stack((moved.event_start[own], moved.event_end[own])).ravel()
+            if old.size:
+                edges[int(threads.key[thread])] = int(old[0]), (old - old[0]).astype(float), shifts.astype(float)
+        return edges
 
     def _waited(self, times: Times, changes: Changes) -> tuple[Ints, Ints]:
         """The kernels of collectives whose ranks are known, and how long each then waits for the last one."""
@@ -237,13 +270,17 @@ def predict(dataset: Dataset, changes: Changes) -> Prediction:
     return StepModel(dataset).predict(changes)
 
 
-def _spans(parts: Sequence[Report], modules: Hierarchy) -> Spans:
-    pieces = []
-    for part in parts:
-        calls = part.dataset.table("calls", ["module_id", "pid", "tid", "start_ns", "end_ns"])
-        spans = Spans(*part.spans(calls), modules.rows(calls))
-        pieces.append(Spans(*(column[spans.thread >= 0] for column in spans)))
-    return Spans(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+def _later(edges: dict[int, tuple[int, Floats, Floats]], thread: Ints, time: Ints) -> Ints:
+    """Times on host threads after changes: what lies within a CUDA call, or between two, keeps its share of that."""
+    moved = time.copy()
+    for key, (begin, old, shifts) in edges.items():
+        rows = np.flatnonzero((thread == key) & (time != NEVER))
+        moved[rows] += np.rint(np.interp((time[rows] - begin).astype(float), old, shifts)).astype(np.int64)
+    return moved
+
+
+def _spans_later(spans: Spans, later: Callable[[Ints, Ints], Ints]) -> Spans:
+    return spans._replace(start=later(spans.thread, spans.start), end=later(spans.thread, spans.end))
 
 
 def _like_fastest(lines: Ints) -> Ints:
@@ -262,101 +299,3 @@ def _by_kind(step: Ints) -> list[dict[str, Any]]:
     total = max(1, int(step.sum()))
     pairs = zip(budget.KINDS, step.tolist(), strict=True)
     return [{"kind": kind, "ns": ns, "share": ns / total} for kind, ns in pairs if ns]
-
-
-class Altered:
-    """A dataset some tables of which are not as they were read: of each report, or put together from reports."""
-
-    root = None
-
-    def __init__(self, dataset: Dataset, parts: Sequence[Altered] = ()) -> None:
-        self._dataset, self._parts = dataset, parts
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the dataset has
-        return getattr(self._dataset, name)
-
-    def by_report(self) -> Iterator[Altered]:
-        """Its reports."""
-        yield from self._parts or [self]
-
-
-#: The columns of tables that hold times of the host, or of the device.
-_TIMED = {
-    **dict.fromkeys(("calls", "ranges", "steps"), ("start_ns", "end_ns")),
-    **dict.fromkeys(("waits", "api_calls"), ("start_ns", "dur_ns")),
-    "kernels": ("start_ns", "end_ns", "launch_start_ns", "launch_end_ns"),
-}
-
-
-class _ShiftedReport(Altered):
-    """A report after changes.
-
-    ``by`` is how far its times move, ``event`` the row of the call that then launches each work, or -1, and
-    ``known_of_all`` what was worked out anew.
-    """
-
-    def __init__(self, report: Report, by: Times, event: Rows, known_of_all: dict[str, Any]) -> None:
-        super().__init__(report.dataset)
-        self._found, self._moved_by, self._event = report.found, by, event
-        self.known_of_all = known_of_all
-
-    def table(self, name: str, columns: Sequence[str]) -> pa.Table:
-        """A table with the times after the changes."""
-        if name not in _TIMED or not {*_TIMED[name]} & {*columns}:
-            return self._dataset.table(name, columns)
-        table = self._dataset.table(name, [*dict.fromkeys((*columns, *_TIMED[name], "pid", "tid"))])
-        for column, values in zip(_TIMED[name], self._times(name, table), strict=True):
-            at = table.column_names.index(column)
-            null = np.asarray(table.column(column).is_null())
-            table = table.set_column(at, table.schema.field(at), pa.array(values, pa.int64(), mask=null))
-        return (self._replayed(table) if name == "kernels" else table).select(list(columns))
-
-    def _replayed(self, table: pa.Table) -> pa.Table:
-        """The kernels, of which those that a call now launches together are nodes of a graph."""
-        events, moved_by = self._found.events, self._moved_by
-        led = np.zeros(events.start.size + 1, dtype=bool)
-        led[self._event[self._event != self._found.work.event]] = True
-        call = lookup(np.where(led[self._event], self._event, -1), self._found.work_of)
-        columns = {
-            "launch_start_ns": lookup(events.start + moved_by.event_start, call),
-            "launch_end_ns": lookup(events.end + moved_by.event_end, call),
-            "graph_node_id": call,
-        }
-        for column in columns.keys() & {*table.column_names} if led.any() else ():
-            at = table.column_names.index(column)
-            values = pa.array(columns[column], table.schema.field(at).type)
-            table = table.set_column(at, table.schema.field(at), pc.if_else(call >= 0, values, table.column(at)))
-        return table
-
-    def _times(self, name: str, table: pa.Table) -> Sequence[Ints]:
-        """The columns ``_TIMED`` of a table after the changes."""
-        by, keys, times = self._moved_by, thread_keys(table), [integers(table, at, NEVER) for at in _TIMED[name]]
-        if name == "steps":
-            return self._found.steps_moved(by.event_start, by.event_end)[2:]
-        if name == "kernels":
-            start, end = (lookup(moved, self._found.work_of, 0) for moved in (by.start, by.end))
-            return [times[0] + start, times[1] + end, *(self._moved(keys, time) for time in times[2:])]
-        if _TIMED[name][1] == "dur_ns":
-            begin, until = self._moved(keys, times[0]), self._moved(keys, times[0] + times[1])
-            return begin, until - begin
-        return [self._moved(keys, time) for time in times]
-
-    def _moved(self, keys: Ints, time: Ints) -> Ints:
-        """Times on host threads: what lies within a CUDA call, or between two, keeps its share of that."""
-        moved = time.copy()
-        for key, (begin, edges, shifts) in self._edges.items():
-            rows = np.flatnonzero((keys == key) & (time != NEVER))
-            moved[rows] += np.rint(np.interp((time[rows] - begin).astype(float), edges, shifts)).astype(np.int64)
-        return moved
-
-    @cached_property
-    def _edges(self) -> dict[int, tuple[int, Floats, Floats]]:
-        """By thread, the first start, and since then the starts and ends of CUDA calls, and how far these move."""
-        found, by, edges = self._found, self._moved_by, {}
-        for number, key in enumerate(found.threads.tolist()):
-            events = slice(*np.searchsorted(found.events.thread, (number, number + 1)))
-            old = np.column_stack((found.events.start[events], found.events.end[events])).ravel()
-            shifts = np.column_stack((by.event_start[events], by.event_end[events])).ravel()
-            if old.size:
-                edges[key] = int(old[0]), (old - old[0]).astype(float), shifts.astype(float)
-        return edges

@@ -16,6 +16,7 @@ from tracekit.arrays.intervals import Covered, covered, nesting_order
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.dataset.patterns import Pattern
 from tracekit.errors import UsageError
+from tracekit.steptime.timeline import Spans
 from tracekit.steptime.whatif.model import Tasks, latest, median
 from tracekit.steptime.whatif.recorded import Recorded
 
@@ -65,15 +66,6 @@ class Changes:
             raise UsageError(f"{self.interconnect} is no factor; expected one from a millionth to a million, such as 2")
 
 
-class Spans(NamedTuple):
-    """Calls of modules: thread, times on the clock of the model, and module."""
-
-    thread: Rows
-    start: Ints
-    end: Ints
-    module: Rows
-
-
 def matched(pattern: str, modules: Hierarchy) -> Flags:
     """Which modules a pattern names (or a UsageError if none), with all below them; the last one is for no module."""
     wanted = Pattern(pattern)
@@ -85,11 +77,20 @@ def matched(pattern: str, modules: Hierarchy) -> Flags:
     return chosen
 
 
+class Removal(NamedTuple):
+    """CUDA calls that no longer happen, how much of the code before each goes too, work, and the time of it all."""
+
+    calls: Rows
+    code: Ints
+    work: Rows
+    ns: int
+
+
 class Changing:
     """The tasks of a report, changed one after the other; ``extreme`` is -1 or 1 for the least or most of unknowns."""
 
-    def __init__(self, found: Recorded, tasks: Tasks, modules: Hierarchy, spans: Spans, *, extreme: int) -> None:
-        self.found, self.tasks, self.modules, self.calls = found, tasks, modules, spans
+    def __init__(self, found: Recorded, tasks: Tasks, modules: Hierarchy, calls: Spans, *, extreme: int) -> None:
+        self.found, self.tasks, self.modules, self.calls = found, replace(tasks), modules, calls
         self._extreme = extreme
         #: Which CUDA calls still block, and which of them keep calls of modules from being graphs.
         self.blocks = found.events.blocks
@@ -100,10 +101,10 @@ class Changing:
         for pattern, factor in changes.scale:
             self._scale(pattern, factor)
         for pattern, factor in changes.host_scale:
-            chosen, code = matched(pattern, self.modules), self.tasks.code
-            everywhere = np.where(self.tasks.previous >= 0, code, 0)
-            inside = everywhere if chosen[-1] else self.code_in(self._by_thread(chosen))
-            self.tasks = replace(self.tasks, code=code - inside + _scaled(inside, factor))
+            chosen = matched(pattern, self.modules)
+            everywhere = np.where(self.tasks.previous >= 0, self.tasks.code, 0)
+            inside = everywhere if chosen[-1] else self._code_in(self._by_thread(chosen))
+            self.tasks.code = self.tasks.code - inside + _scaled(inside, factor)
         for patterns, change in (
             (changes.no_sync, self._no_sync),
             (changes.no_launch_cost, self._no_launch_cost),
@@ -114,7 +115,7 @@ class Changing:
         if changes.interconnect is not None:
             self._of_work(self.found.work.collective, 1 / changes.interconnect)
         if changes.like_fastest_rank:
-            self.tasks = replace(self.tasks, meeting=np.full(self.tasks.meeting.size, -1))
+            self.without_meetings()
         if changes.overlap_communication:
             self.overlap_communication()
         return self.tasks
@@ -131,11 +132,23 @@ class Changing:
         self._of_work(chosen, factor)
 
     def _of_work(self, chosen: Flags, factor: float) -> None:
-        lasts = np.where(chosen, _scaled(self.tasks.lasts, factor), self.tasks.lasts)
-        self.tasks = replace(self.tasks, lasts=lasts)
+        self.tasks.lasts = np.where(chosen, _scaled(self.tasks.lasts, factor), self.tasks.lasts)
 
-    def code_in(self, stretches: list[tuple[Rows, Covered]]) -> Ints:
-        """How much of the code before each CUDA call lies in stretches of threads: the calls there, and when."""
+    def without_meetings(self) -> None:
+        """No rank waits for others in collectives."""
+        self.tasks.meeting = np.full(self.tasks.meeting.size, -1)
+
+    def code_in(self, stretches: Spans) -> Ints:
+        """How much of the code before each CUDA call lies in some stretches of threads."""
+        pairs = []
+        for thread in np.unique(stretches.thread).tolist():
+            own = stretches.thread == thread
+            time = covered(stretches.start[own], stretches.end[own])
+            pairs.append((np.flatnonzero(self.found.events.thread == thread), time))
+        return self._code_in(pairs)
+
+    def _code_in(self, stretches: list[tuple[Rows, Covered]]) -> Ints:
+        """As :meth:`code_in`, given the CUDA calls of each thread and its stretches."""
         events, previous = self.found.events, self.tasks.previous
         begin = lookup(events.end, previous)
         inside = np.zeros(events.start.size, dtype=np.int64)
@@ -172,19 +185,22 @@ class Changing:
         return made
 
     def _no_sync(self, chosen: Flags) -> None:
+        self.without_sync(self.found.events.ended_by_work & self.calls_of(chosen), 0 if self._extreme < 0 else 1)
+
+    def without_sync(self, gone: Flags, most: int = 0) -> None:
+        """Calls no longer wait for the device; copies take as long as those of pinned memory at least, or at most."""
         tasks, work = self.tasks, self.found.work
-        gone = self.found.events.ended_by_work & self.calls_of(chosen)
-        pinned = work.pinned[:, 0 if self._extreme < 0 else 1] / np.maximum(work.end - work.start, 1)
+        pinned = work.pinned[:, most] / np.maximum(work.end - work.start, 1)
         copied = (pinned < 1) & lookup(gone, tasks.event, 0).astype(bool)
-        self.without_waiting(gone, np.where(self._launching(), self.usual_launch, 0))
-        self.tasks = replace(self.tasks, lasts=np.where(copied, _scaled(tasks.lasts, pinned), tasks.lasts))
+        self.without_waiting(gone, np.where(self._launching(), self._usual_launch, 0))
+        tasks.lasts = np.where(copied, _scaled(tasks.lasts, pinned), tasks.lasts)
 
     def _launching(self, chosen: Flags | None = None) -> Flags:
         """Which calls launch work, or some of it."""
         return counts(self.tasks.event if chosen is None else self.tasks.event[chosen], self.blocks.size) > 0
 
     @property
-    def usual_launch(self) -> int:
+    def _usual_launch(self) -> int:
         """How long calls take that launch work and do not block."""
         return median(self.tasks.takes[self._launching() & ~self.found.events.blocks])
 
@@ -196,22 +212,16 @@ class Changing:
     def without_waiting(self, gone: Flags, takes: Ints | int) -> None:
         """Calls no longer wait for anything, and take so long, but not longer than they did."""
         tasks, events = self.tasks, self.found.events
-        calls, awaited, after = tasks.awaited
-        kept = ~gone[calls]
         self.blocks = self.blocks & ~gone
-        self.tasks = replace(
-            tasks,
-            takes=np.where(gone, np.minimum(takes, events.end - events.start), tasks.takes),
-            waits_for=np.where(gone, -1, tasks.waits_for),
-            awaited=(calls[kept], awaited[kept], after[kept]),
-        )
+        tasks.takes = np.where(gone, np.minimum(takes, events.end - events.start), tasks.takes)
+        tasks.awaited = tasks.awaited.at(~gone[tasks.awaited.row])
 
     def _no_launch_cost(self, chosen: Flags) -> None:
         tasks = self.tasks
         free = ~self.blocks & self.calls_of(chosen)
         early = tasks.early & lookup(free, tasks.event, 0).astype(bool)
-        launch = np.where(early, np.minimum(tasks.launch, self._starts_after), tasks.launch)
-        self.tasks = replace(tasks, takes=np.where(free, 0, tasks.takes), launch=launch)
+        tasks.launch = np.where(early, np.minimum(tasks.launch, self._starts_after), tasks.launch)
+        tasks.takes = np.where(free, 0, tasks.takes)
 
     def as_graph(self, chosen: Flags) -> None:
         """One launch remains of the CUDA calls in each outermost call in which none waits for work, and no code."""
@@ -223,20 +233,18 @@ class Changing:
             number = np.unique(at[inside], return_index=True, return_inverse=True)
             leader[rows[inside]] = rows[inside][number[1]][number[2]]
         tasks, leads, member = self.tasks, leader == np.arange(leader.size), leader >= 0
-        once = median(tasks.takes[self._launching(self.found.work.from_replay)]) or self.usual_launch
+        once = median(tasks.takes[self._launching(self.found.work.from_replay)]) or self._usual_launch
         moved = lookup(member, tasks.event, 0).astype(bool)
         follows = moved & (tasks.before >= 0) & moved[tasks.before] & (tasks.order < HELD_NS)
         at_once = moved & (tasks.launch < HELD_NS)
+        code, starts_after = self._code_in(by_thread), self._starts_after
         self.without_waiting(member, 0)
-        self.tasks = replace(
-            self.tasks,
-            code=tasks.code - self.code_in(by_thread),
-            takes=np.where(leads, once, self.tasks.takes),
-            event=np.where(moved, np.append(leader, -1)[tasks.event], tasks.event),
-            early=tasks.early & (~moved | leads[tasks.event]),  # work that starts before its call returns still does
-            launch=np.where(at_once, np.minimum(tasks.launch, self._starts_after), tasks.launch),
-            order=np.where(follows, np.minimum(tasks.order, tasks.node_after[self._extreme > 0]), tasks.order),
-        )
+        tasks.code = tasks.code - code
+        tasks.takes = np.where(leads, once, tasks.takes)
+        tasks.early = tasks.early & (~moved | leads[tasks.event])  # work that starts before its call returns still does
+        tasks.event = np.where(moved, np.append(leader, -1)[tasks.event], tasks.event)
+        tasks.launch = np.where(at_once, np.minimum(tasks.launch, starts_after), tasks.launch)
+        tasks.order = np.where(follows, np.minimum(tasks.order, tasks.node_after[self._extreme > 0]), tasks.order)
 
     def overlap_communication(self) -> None:
         """Nothing waits for collectives, neither behind them on their stream nor by an event, but the next step."""
@@ -244,18 +252,14 @@ class Changing:
         before = tasks.before.copy()
         while (behind := (before >= 0) & np.append(collective, False)[before] & ~collective).any():
             before = np.where(behind, np.append(tasks.before, -1)[before], before)
-        one, other, lag = tasks.dependent
-        kept = ~collective[other] | collective[one]
+        tasks.before = before
+        tasks.dependent = tasks.dependent.at(~collective[tasks.dependent.work] | collective[tasks.dependent.row])
         # Collectives still wait for the ones before them on their streams.
         rows = np.flatnonzero(collective)
         rows = rows[np.argsort(self.found.work.stream[rows], kind="stable")]
         same = self.found.work.stream[rows[1:]] == self.found.work.stream[rows[:-1]]
-        in_a_row = rows[1:][same], rows[:-1][same]
-        works, others = np.concatenate([in_a_row, self._next_steps()], axis=1)
-        known = tasks.order_of.end(tasks.meeting)[others] < tasks.order_of.start[works]
-        one, other = np.append(one[kept], works[known]), np.append(other[kept], others[known])
-        lag = np.append(lag[kept], np.zeros(np.count_nonzero(known), np.int64))
-        self.tasks = replace(tasks, before=before, dependent=(one, other, lag))
+        tasks.depend(rows[1:][same], rows[:-1][same])
+        tasks.depend(*self._next_steps())
 
     def _next_steps(self) -> tuple[Rows, Rows]:
         """The first work of each step on every stream of a device, and the last collectives before the step there."""
@@ -268,6 +272,32 @@ class Changing:
         groups = work.line[rows], work.line[first]
         place, others = latest(groups, work.stream[rows], work.start[rows], begun)
         return first[place], rows[others]
+
+    def without(self, removal: Removal) -> None:
+        """Calls and work no longer happen: what waited for them waits for what was before them on their streams."""
+        tasks, gone = self.tasks, counts(removal.work, self.tasks.lasts.size) > 0
+        instead = np.arange(gone.size)
+        while (rows := np.flatnonzero((instead >= 0) & gone[instead])).size:
+            instead[rows] = tasks.before[instead[rows]]
+        tasks.lasts = np.where(gone, 0, tasks.lasts)
+        tasks.before = lookup(instead, tasks.before)
+        tasks.meeting = np.where(gone, -1, tasks.meeting)
+        tasks.dependent = tasks.dependent.at(~gone[tasks.dependent.row]).instead(instead)
+        tasks.awaited = tasks.awaited.instead(instead)
+        self.without_waiting(counts(removal.calls, tasks.takes.size) > 0, 0)
+        code = tasks.code.copy()
+        np.subtract.at(code, removal.calls, removal.code)
+        tasks.code = np.maximum(code, 0)
+
+    def shortened(self, work: Floats, calls: Floats | float = 1.0) -> None:
+        """Work, and CUDA calls with the code before them, take a share of their time each."""
+        tasks = self.tasks
+        tasks.lasts, tasks.takes = _scaled(tasks.lasts, work), _scaled(tasks.takes, calls)
+        tasks.code = np.where(tasks.previous >= 0, _scaled(tasks.code, calls), tasks.code)
+
+    def without_code(self, stretches: Spans) -> None:
+        """The code between CUDA calls in some stretches of threads takes no time."""
+        self.tasks.code = self.tasks.code - self.code_in(stretches)
 
 
 def _outermost(start: Ints, end: Ints) -> Covered:
@@ -292,78 +322,3 @@ def _scaled(values: Ints, factor: float | Floats) -> Ints:
 
 
 Edit: TypeAlias = Callable[[Changing], None]
-
-
-class Removal(NamedTuple):
-    """CUDA calls that no longer happen, how much of the code before each goes too, work, and the time of it all."""
-
-    calls: Rows
-    code: Ints
-    work: Rows
-    ns: int
-
-
-class Stretches(NamedTuple):
-    """Stretches of time on host threads."""
-
-    thread: Rows
-    start: Ints
-    end: Ints
-
-
-def without(changing: Changing, removal: Removal) -> None:
-    """Calls and work no longer happen: what waited for them waits for what was before them on their streams."""
-    tasks, gone = changing.tasks, counts(removal.work, changing.tasks.lasts.size) > 0
-    instead = np.arange(gone.size)
-    while (rows := np.flatnonzero((instead >= 0) & gone[instead])).size:
-        instead[rows] = tasks.before[instead[rows]]
-    one, other, lag = tasks.dependent
-    dependent = ~gone[one] & (instead[other] >= 0)
-    calls, awaited, after = tasks.awaited
-    kept = instead[awaited] >= 0
-    changing.tasks = replace(
-        tasks,
-        lasts=np.where(gone, 0, tasks.lasts),
-        before=lookup(instead, tasks.before),
-        waits_for=lookup(instead, tasks.waits_for),
-        meeting=np.where(gone, -1, tasks.meeting),
-        dependent=(one[dependent], instead[other[dependent]], lag[dependent]),
-        awaited=(calls[kept], instead[awaited[kept]], after[kept]),
-    )
-    changing.without_waiting(counts(removal.calls, tasks.takes.size) > 0, 0)
-    code = changing.tasks.code.copy()
-    np.subtract.at(code, removal.calls, removal.code)
-    changing.tasks = replace(changing.tasks, code=np.maximum(code, 0))
-
-
-def asynchronous(changing: Changing, copies: tuple[Rows, Rows, Ints], after: Removal) -> None:
-    """Copies no longer block: calls, work and how long it takes at most; ``after`` goes, which waited for them."""
-    calls, work, lasts = copies
-    changing.without_waiting(counts(calls, changing.blocks.size) > 0, changing.usual_launch)
-    without(changing, after)
-    changed = changing.tasks.lasts.copy()
-    changed[work] = np.minimum(changed[work], lasts)
-    changing.tasks = replace(changing.tasks, lasts=changed)
-
-
-def shortened(changing: Changing, work: Floats, calls: Floats | float = 1.0) -> None:
-    """Work, and CUDA calls with the code before them, take a share of their time each."""
-    tasks = changing.tasks
-    times = zip((tasks.lasts, tasks.takes, tasks.code), (work, calls, calls), strict=True)
-    lasts, takes, code = (np.rint(time * share).astype(np.int64) for time, share in times)
-    changing.tasks = replace(tasks, lasts=lasts, takes=takes, code=np.where(tasks.previous >= 0, code, tasks.code))
-
-
-def without_code(changing: Changing, stretches: Stretches) -> None:
-    """The code between CUDA calls in some stretches of threads takes no time."""
-    changing.tasks = replace(changing.tasks, code=changing.tasks.code - code_in(changing, stretches))
-
-
-def code_in(changing: Changing, stretches: Stretches) -> Ints:
-    """How much of the code before each CUDA call lies in some stretches of threads."""
-    pairs, events = [], changing.found.events
-    for thread in np.unique(stretches.thread).tolist():
-        own = stretches.thread == thread
-        time = covered(stretches.start[own], stretches.end[own])
-        pairs.append((np.flatnonzero(events.thread == thread), time))
-    return changing.code_in(pairs)

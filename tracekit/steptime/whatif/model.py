@@ -38,27 +38,50 @@ class Order(NamedTuple):
         return np.where(meeting >= 0, np.append(self.arrival, -1)[meeting], self.start)
 
 
-@dataclass(frozen=True, slots=True)
+class Conditions(NamedTuple):
+    """Rows (calls, or work), the work that each waits for, and how long after its end."""
+
+    row: Rows
+    work: Rows
+    lag: Ints
+
+    def at(self, kept: Flags) -> Conditions:
+        """Some of them."""
+        return Conditions(*(column[kept] for column in self))
+
+    def instead(self, work: Rows) -> Conditions:
+        """The same with other work in place of each, or without the condition where that is -1."""
+        return self._replace(work=work[self.work]).at(work[self.work] >= 0)
+
+
+@dataclass(slots=True)
 class Tasks:
-    """What takes time, and what waits for what, before or after a change; times in ns."""
+    """What takes time, and what waits for what, before or after a change; times in ns.
+
+    A change replaces columns, and leaves arrays as they are: those of several tasks are the same.
+    """
 
     order_of: Order
     previous: Rows  # the call before each in its program, or -1
     code: Ints  # the time of host code before every call; for the first one of a program, when it starts
     takes: Ints  # how long every call takes by itself
-    waits_for: Rows  # row of the work at which it ends, or -1
-    after_work: Ints  # how long after that
-    awaited: tuple[Rows, Rows, Ints]  # calls, further work at which they end, and how long after that
+    awaited: Conditions  # calls that end with work
     event: Rows  # the call of all work, or -1
     launch: Ints  # how long after its call (the end of it, or the start if ``early``) it starts at least
     early: Flags  # whether it started before its call returned
     before: Rows  # the work before it on its stream, or -1
     order: Ints  # how long after that it starts at least
     lasts: Ints  # how long it runs; of a collective of several ranks from the arrival of the last one
-    dependent: tuple[Rows, Rows, Ints]  # work, other work that it waits for, and how long after that it starts
+    dependent: Conditions  # work that waits for other work than that before it on its stream
     meeting: Rows  # for all work, the number of its collective of several ranks, or -1
     alone: Ints  # when work starts that waits for nothing
     node_after: tuple[int, int]  # how long after the node before on its stream a node of a replay starts, and at most
+
+    def depend(self, rows: Rows, others: Rows) -> None:
+        """Some work also waits for other work, where that ended before by the measured times."""
+        known = self.order_of.end(self.meeting)[others] < self.order_of.start[rows]
+        columns = rows[known], others[known], np.zeros(np.count_nonzero(known), np.int64)
+        self.dependent = Conditions(*map(np.append, self.dependent, columns))
 
 
 class Times(NamedTuple):
@@ -106,11 +129,11 @@ def tasks(found: Recorded, meeting: Rows, *, assumed: str = "none", waiting: boo
     after = work.start[one] - work.end[other]
     usual = median(wait[one])
     dependent = np.where(work.end[other] == waited[one], wait[one], np.minimum(after, usual))
-    own, waits_for, after_work, awaited = _waits(found, places, known_from)
+    takes, awaited = _waits(found, places, known_from)
     lasts = work.end - np.where(meeting >= 0, lookup(arrivals(meeting, work.start), meeting), work.start)
     return Tasks(
-        places, events.previous, code, own, waits_for, after_work, awaited, event, launch, early,
-        before, order, lasts, (one, other, dependent), meeting, work.start, node_after,
+        places, events.previous, code, takes, awaited, event, launch, early,
+        before, order, lasts, Conditions(one, other, dependent), meeting, work.start, node_after,
     )  # fmt: skip
 
 
@@ -236,8 +259,8 @@ def _assumed(found: Recorded, ready: tuple[Ints, Ints], early: Flags, *, everyth
     return one[fits], other[fits]
 
 
-def _waits(found: Recorded, places: Order, known_from: Ints) -> tuple[Ints, Rows, Ints, tuple[Rows, Rows, Ints]]:
-    """How long calls take by themselves, at which work those that block end, and how long after it."""
+def _waits(found: Recorded, places: Order, known_from: Ints) -> tuple[Ints, Conditions]:
+    """How long calls take by themselves, and at which work those that block end, and how long after it."""
     events, work = found.events, found.work
     takes = events.end - events.start
     asks = events.ended_by_work & (takes > 0) & (lookup(known_from, events.work, _LONGEST) < places.call)
@@ -245,13 +268,16 @@ def _waits(found: Recorded, places: Order, known_from: Ints) -> tuple[Ints, Rows
     ends = lookup(work.end, waits_for, NEVER)
     binding = (waits_for >= 0) & (ends > events.start)
     after = events.end - ends
-    usual_after = median(after[binding])
+    usual = median(after[binding])
     own = np.where(binding, np.minimum(takes, median(takes[(waits_for >= 0) & ~binding])), takes)
     calls, others = _on_all_streams(found, waits_for)
     kept = known_from[others] < places.call[calls]
     calls, others = calls[kept], others[kept]
-    further = np.minimum(events.end[calls] - work.end[others], usual_after)
-    return own, waits_for, np.where(binding, after, np.minimum(after, usual_after)), (calls, others, further)
+    further = np.minimum(events.end[calls] - work.end[others], usual)
+    waiting = np.flatnonzero(waits_for >= 0)
+    after = np.where(binding, after, np.minimum(after, usual))[waiting]
+    columns = (waiting, calls), (waits_for[waiting], others), (after, further)
+    return own, Conditions(*(np.append(*pair) for pair in columns))
 
 
 def _on_all_streams(found: Recorded, waits_for: Rows) -> tuple[Rows, Rows]:
@@ -288,16 +314,16 @@ def simulated(model: Tasks) -> Times:
     called = model.event >= 0
     caller = np.where(model.early, lookup(model.previous, model.event), model.event)
     since_call = model.launch + np.where(model.early, lookup(model.code, model.event, 0), 0) + lookup(since, caller, 0)
-    count, before = 1 + int(size.sum()), model.previous[waits]
+    count, previous = 1 + int(size.sum()), model.previous[waits]
     columns = ((np.full(count, value), np.full(count, value)) for value in (0, NEVER))
     table = _Table(last - more, *columns)
-    own = (model.code + model.takes)[waits] + lookup(since, before, 0)
-    table.put(order.call[waits], 0, lookup(call, before, 0), own)
+    own = (model.code + model.takes)[waits] + lookup(since, previous, 0)
+    table.put(order.call[waits], 0, lookup(call, previous, 0), own)
     since_first = np.select([called, model.before < 0], [since_call, model.alone], NEVER)
     table.put(order.start, 0, lookup(call, caller, 0), since_first)
-    for places, rows, lag in (order.call, model.waits_for, model.after_work), (order.start, model.before, model.order):
-        some = np.flatnonzero(rows >= 0)
-        table.put(places[some], 1, end[rows[some]], lag[some] + model.lasts[rows[some]])
+    behind = np.flatnonzero(model.before >= 0)
+    before = model.before[behind]
+    table.put(order.start[behind], 1, end[before], model.order[behind] + model.lasts[before])
     table.add(place, row, lags)
     times = table.solved()
     ends = times[call] + since
@@ -307,8 +333,8 @@ def simulated(model: Tasks) -> Times:
 def _since_waiting(model: Tasks) -> tuple[Flags, Rows, Ints]:
     """Which calls wait for more than the row before; for each the last such, and how long after that it ends."""
     rows = np.arange(model.code.size)
-    waits = (model.previous != rows - 1) | (rows == 0) | (model.waits_for >= 0)
-    waits[model.awaited[0]] = True
+    waits = (model.previous != rows - 1) | (rows == 0)
+    waits[model.awaited.row] = True
     last = np.maximum.accumulate(np.where(waits, rows, 0))
     since = np.cumsum(np.where(waits, 0, model.code + model.takes))
     return waits, last, since - since[last]

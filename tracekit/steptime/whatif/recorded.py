@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from tracekit.aggregates.subtrees import Hierarchy
+from tracekit.aggregates.weighted_kernels import report_codes
 from tracekit.arrays.codes import labels, lookup, positions
 from tracekit.arrays.columns import in_order, integers
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.ranks.collectives import collectives_in
-from tracekit.steptime.budget import awaited_by_streams
+from tracekit.ranks.meetings import Clock
+from tracekit.steptime.timeline import NEVER, awaited_by_streams
 from tracekit.steptime.windows import Steps, host_spans, host_steps, thread_keys
 
-NEVER = np.iinfo(np.int64).min
 _WORK = (
     *("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "step_id"),
     *("collective", "copy_kind", "bytes"),
@@ -36,7 +37,7 @@ class Events(NamedTuple):
     """The outermost CUDA calls on each host thread, and the borders of steps as empty calls, by thread and start."""
 
     thread: Rows
-    pid: Ints
+    process: Ints
     start: Ints
     end: Ints
     previous: Rows  # row of the call before it in the order of the program (see :func:`previous_calls`), or -1
@@ -49,9 +50,10 @@ class Events(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Device work by start."""
+    """Device work by report and start."""
 
     kernel: Ints  # its id
+    report: Rows
     line: Rows
     step: Ints
     context: Rows
@@ -70,16 +72,27 @@ class Work(NamedTuple):
     pinned: Ints  # how long it lasts with pinned memory at least and at most: other work than copies as it does
 
 
+class Threads(NamedTuple):
+    """Host threads with CUDA calls or steps, by report."""
+
+    report: Rows
+    key: Ints
+
+    def of_report(self, report: int, keys: Ints) -> Rows:
+        """The threads of a report by their keys, or -1."""
+        own = np.flatnonzero(self.report == report)
+        return lookup(own, positions(keys, self.key[own]))
+
+
 class Recorded(NamedTuple):
-    """One report."""
+    """What reports hold, each with the times of its own clock."""
 
     events: Events
     work: Work
     waits: tuple[Rows, Rows]  # pairs of work: the first waits for the second
-    threads: Ints  # their keys
-    work_of: Rows  # the work of each row of the table ``kernels``, or -1
+    threads: Threads
     has_dependencies: bool
-    steps: Steps  # on the clocks of their reports
+    steps: Steps
     borders: tuple[Rows, Rows]  # of their starts and ends, the places among starts and ends of events in turn, or -1
 
     def steps_moved(self, starts: Ints, ends: Ints) -> Steps:
@@ -88,29 +101,66 @@ class Recorded(NamedTuple):
         begin, end = (lookup(shifts, border, 0) for border in self.borders)
         return self.steps._replace(start=self.steps.start + begin, end=self.steps.end + end)
 
+    def on_one_clock(self, clocks: Sequence[Clock]) -> Recorded:
+        """The same with times of events and work on the clock that the reports share."""
+        events, work, of_events = self.events, self.work, self.threads.report[self.events.thread]
+        start, end = (on_one_clock(clocks, of_events, time) for time in (events.start, events.end))
+        begin, until = (on_one_clock(clocks, work.report, time) for time in (work.start, work.end))
+        events = events._replace(start=start, end=end)
+        return self._replace(events=events, work=work._replace(start=begin, end=until))
+
+
+def on_one_clock(clocks: Sequence[Clock], report: Rows, time: Ints) -> Ints:
+    """Times on the clock that reports share, given the report of each, in order."""
+    parts = np.split(time, np.searchsorted(report, np.arange(1, len(clocks))))
+    return np.concatenate([clock.at(own) for clock, own in zip(clocks, parts, strict=True)])
+
+
+def read(dataset: Dataset, name: str, columns: Sequence[str]) -> pa.Table:
+    """Columns of a table, and the one of reports if there are several."""
+    return dataset.table(name, [*columns, *([REPORT] if dataset.reports else [])])
+
 
 def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
-    """Reads a report."""
-    kernels = dataset.table("kernels", [*_WORK, *_TIMES])
+    """Reads all reports."""
+    kernels = read(dataset, "kernels", [*_WORK, *_TIMES])
+    keys = integers(kernels, "kernel_id"), integers(kernels, "start_ns"), report_codes(dataset, kernels)
     on_device = np.flatnonzero(~labels(kernels, "kind").among("cpu_op"))
-    order = on_device[np.lexsort([integers(kernels, name)[on_device] for name in ("kernel_id", "start_ns")])]
-    work_of = np.full(kernels.num_rows, -1)
-    work_of[order] = np.arange(order.size)
-    kernels = in_order(kernels, order)
-    waits = dataset.table("waits", ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "kernel_id"])
+    kernels = in_order(kernels, on_device[np.lexsort([key[on_device] for key in keys])])
+    waits = read(dataset, "waits", ["kind", "name", "pid", "tid", "start_ns", "dur_ns", "module_id", "kernel_id"])
     # A thread that waits for another one has no call of its own meanwhile.
     waits = waits.filter(pa.array(~labels(waits, "kind").among("os_wait")))
-    others = dataset.table("api_calls", ["name", "pid", "tid", "start_ns", "dur_ns", "context", "stream", "kernel_id"])
-    steps = host_steps(dataset)
-    events, event_of, threads = _events(kernels, waits, others, modules, steps)
-    work, ids = _work(kernels, event_of["kernels"], modules), integers(kernels, "kernel_id")
-    awaited = positions(integers(waits, "kernel_id"), ids)
+    others = read(dataset, "api_calls", ["pid", "tid", "start_ns", "dur_ns", "context", "stream", "kernel_id"])
+    steps, report_of = host_steps(dataset), partial(report_codes, dataset)
+    of_steps, report = report_of(read(dataset, "steps", ["step_id"])), report_of(kernels)
+    launch = (integers(kernels, f"launch_{name}_ns", NEVER) for name in ("start", "end"))
+    spans = {
+        "waits": (report_of(waits), *host_spans(waits)),
+        "kernels": (report, thread_keys(kernels), *launch),
+        "api_calls": (report_of(others), *host_spans(others)),
+        "begin": (of_steps, steps.thread, steps.start, steps.start),
+        "end": (of_steps, steps.thread, steps.end, steps.end),
+    }
+    events, event_of, threads = _events(spans, waits, (modules.rows(waits), modules.rows(kernels)))
+    work = _work(kernels, report, event_of["kernels"], modules)
+    awaited = positions(integers(waits, "kernel_id"), work.kernel)
     work = work._replace(pinned=_pinned(kernels, work, awaited[labels(waits, "kind").among("pageable_copy")]))
-    events = _with_awaited(events, event_of["waits"], awaited, work, integers(kernels, "pid"))
-    has = bool((integers(others, "stream") >= 0).any())
-    pairs = awaited_by_streams(kernels, others) if has else _before_collectives(work, events.thread)
+    process = _process(report, integers(kernels, "pid"))
+    events = _with_awaited(events, event_of["waits"], awaited, work, process)
+    told = np.unique(report_of(others)[integers(others, "stream") >= 0])
+    pairs = zip(
+        awaited_by_streams(kernels, others, process),
+        _before_collectives(work, events.thread, ~np.isin(report, told)),
+        strict=True,
+    )
+    first, second = map(np.concatenate, pairs)
     borders = _borders(events.start, steps.start, event_of["begin"]), _borders(events.start, steps.end, event_of["end"])
-    return Recorded(events, work, pairs, threads, work_of, has, steps, borders)
+    return Recorded(events, work, (first, second), threads, told.size == len(dataset.names), steps, borders)
+
+
+def _process(report: Rows, pid: Ints) -> Ints:
+    """A number for a process of a report."""
+    return (report << 40) + pid
 
 
 def _borders(start: Ints, time: Ints, event: Rows) -> Rows:
@@ -118,26 +168,23 @@ def _borders(start: Ints, time: Ints, event: Rows) -> Rows:
 
 
 def _events(
-    kernels: pa.Table, waits: pa.Table, others: pa.Table, modules: Hierarchy, steps: Steps
-) -> tuple[Events, dict[str, Rows], Ints]:
-    launch = (integers(kernels, f"launch_{name}_ns", NEVER) for name in ("start", "end"))
-    spans = {
-        "waits": host_spans(waits),
-        "kernels": (thread_keys(kernels), *launch),
-        "api_calls": host_spans(others),
-        "begin": (steps.thread, steps.start, steps.start),
-        "end": (steps.thread, steps.end, steps.end),
-    }
+    spans: dict[str, tuple[Ints, ...]], waits: pa.Table, modules: tuple[Rows, Rows]
+) -> tuple[Events, dict[str, Rows], Threads]:
+    """The outermost calls, which of them each span is in, and their threads.
+
+    Spans have a report, thread, start and end; ``modules`` are those of waits and kernels.
+    """
     names, ended_by_work = labels(waits, "name"), labels(waits, "kind").among(*_ENDED_BY_WORK)
     whole = names.among(*(word for word in names.words if word.lower().split("_")[0].endswith(_WHOLE_DEVICE)))
-    size = [key.size for key, _, _ in spans.values()]
+    size = [report.size for report, *_ in spans.values()]
     part = np.repeat(np.arange(len(size)), size)
     row = np.concatenate([np.arange(number) for number in size])
-    key, first, last = map(np.concatenate, zip(*spans.values(), strict=True))
-    threads, thread = np.unique(key, return_inverse=True)
+    report, key, first, last = map(np.concatenate, zip(*spans.values(), strict=True))
+    thread, one = grouped((report, key))
+    threads = Threads(report[one], key[one])
     known = np.flatnonzero(~np.isin(first, (NEVER, np.iinfo(np.int64).max)))
     order = known[np.lexsort((part[known], -last[known], first[known], thread[known]))]
-    thread, first, last, part, row, key = (column[order] for column in (thread, first, last, part, row, key))
+    thread, first, last, part, row = (column[order] for column in (thread, first, last, part, row))
     begin, until = one_axis([thread, thread], [first, last])
     outermost = np.append(True, begin[1:] >= np.maximum.accumulate(until)[:-1])[: thread.size]
     # An empty call at the very start of another is no part of it, and two with one extent are one.
@@ -146,19 +193,20 @@ def _events(
     for at, own in enumerate(event_of.values()):
         own[row[part == at]] = number[part == at]
     lead = np.flatnonzero(outermost)
+    thread, first, last = thread[lead], first[lead], last[lead]
     of_wait, of_kernel = (np.where(part[lead] == at, row[lead], -1) for at in (0, 1))
-    pid = key[lead] >> 32
+    process = _process(threads.report, threads.key >> 32)[thread]
     events = Events(
-        thread[lead],
-        pid,
-        first[lead],
-        last[lead],
-        previous_calls(pid, thread[lead], first[lead], last[lead]),
+        thread,
+        process,
+        first,
+        last,
+        previous_calls(process, thread, first, last),
         of_wait >= 0,
         lookup(ended_by_work, of_wait, 0).astype(bool),
         np.full(lead.size, -1),
         lookup(whole & ended_by_work, of_wait, 0).astype(bool),
-        np.where(of_wait >= 0, lookup(modules.rows(waits), of_wait), lookup(modules.rows(kernels), of_kernel)),
+        np.where(of_wait >= 0, lookup(modules[0], of_wait), lookup(modules[1], of_kernel)),
         np.full(lead.size, -1),
     )
     return events, event_of, threads
@@ -170,11 +218,12 @@ _LINK, _LEAST_COPY_NS = 63.0, 1_000
 
 def _pinned(copies: pa.Table, work: Work, pageable: Rows) -> Ints:
     """What copies take that no longer are of pageable memory: as others of their direction, or as fast as a link."""
-    lasts, size, kinds = work.end - work.start, integers(copies, "bytes", 0), labels(copies, "copy_kind")
+    lasts, size = work.end - work.start, integers(copies, "bytes", 0)
+    kinds = grouped((work.report, labels(copies, "copy_kind").code)).group
     pinned, slow = np.column_stack((lasts, lasts)), np.zeros(lasts.size, dtype=bool)
     slow[pageable[pageable >= 0]] = True
-    for kind in np.unique(kinds.code[slow]).tolist():
-        own = kinds.code == kind
+    for kind in np.unique(kinds[slow]).tolist():
+        own = kinds == kind
         others = np.flatnonzero(own & ~slow & (lasts > 0) & (size >= np.median(size[own & slow])))
         rate = float(np.median(size[others] / lasts[others])) if others.size else None
         rows = np.flatnonzero(own & slow)
@@ -187,15 +236,15 @@ def _pinned(copies: pa.Table, work: Work, pageable: Rows) -> Ints:
 _RETURNS_NS = 10_000
 
 
-def _with_awaited(events: Events, event_of: Rows, recorded: Rows, work: Work, pid: Ints) -> Events:
+def _with_awaited(events: Events, event_of: Rows, recorded: Rows, work: Work, process: Ints) -> Events:
     """What calls wait for: as recorded, else what ended right before they do, or else what they may wait for."""
     awaited, perhaps = events.work.copy(), events.perhaps.copy()
     rows = np.flatnonzero((recorded >= 0) & (event_of >= 0))
     rows = rows[events.blocks[event_of[rows]]]
     awaited[event_of[rows]] = recorded[rows]
     asking = np.flatnonzero(events.ended_by_work & (awaited < 0))
-    for number in np.unique(events.pid[asking]).tolist():
-        own, calls = np.flatnonzero(pid == number), asking[events.pid[asking] == number]
+    for number in np.unique(events.process[asking]).tolist():
+        own, calls = np.flatnonzero(process == number), asking[events.process[asking] == number]
         own = own[np.argsort(work.end[own], kind="stable")]
         place = np.searchsorted(work.end[own], events.end[calls], "right") - 1
         last = lookup(own, place)
@@ -205,10 +254,11 @@ def _with_awaited(events: Events, event_of: Rows, recorded: Rows, work: Work, pi
     return events._replace(work=awaited, perhaps=perhaps)
 
 
-def _work(kernels: pa.Table, event: Rows, modules: Hierarchy) -> Work:
+def _work(kernels: pa.Table, report: Rows, event: Rows, modules: Hierarchy) -> Work:
     names, ids = labels(kernels, "name"), integers(kernels, "kernel_id")
+    of_modules = modules.rows(kernels)
     place = [integers(kernels, name).astype(np.int64) for name in ("pid", "device", "context", "stream")]
-    line, context, stream = (grouped(place[:number]).group for number in (2, 3, 4))
+    line, context, stream = (grouped([report, *place[:number]]).group for number in (2, 3, 4))
     by_stream, before = np.argsort(stream, kind="stable"), np.full(ids.size, -1)
     same = stream[by_stream[1:]] == stream[by_stream[:-1]]
     before[by_stream[1:][same]] = by_stream[:-1][same]
@@ -216,17 +266,17 @@ def _work(kernels: pa.Table, event: Rows, modules: Hierarchy) -> Work:
     start, end = integers(kernels, "start_ns"), integers(kernels, "end_ns")
     step = integers(kernels, "step_id").astype(np.int64)
     return Work(
-        ids, line, step, context, stream, start, end, event, before, modules.rows(kernels), names.code, names.words,
+        ids, report, line, step, context, stream, start, end, event, before, of_modules, names.code, names.words,
         collectives_in(kernels), several, np.column_stack((end - start, end - start)),
     )  # fmt: skip
 
 
-def _before_collectives(work: Work, thread: Rows) -> tuple[Rows, Rows]:
+def _before_collectives(work: Work, thread: Rows, chosen: Flags) -> tuple[Rows, Rows]:
     """Collectives, and the work of another stream that their thread launched last before: torch lets them wait for it.
 
     Not those of streams where one ever began before that work ended: torch's wait for the stream that is current.
     """
-    rows = np.flatnonzero((work.event >= 0) & ~work.from_replay)
+    rows = np.flatnonzero((work.event >= 0) & ~work.from_replay & chosen)
     rows = rows[np.argsort(work.event[rows], kind="stable")]
     last = rows[np.maximum.accumulate(np.where(work.collective[rows], 0, np.arange(rows.size)))]
     same = (thread[work.event[rows]] == thread[work.event[last]]) & (work.context[rows] == work.context[last])
@@ -279,45 +329,3 @@ def _take_turns(own: tuple[Ints, Ints], others: tuple[Ints, Ints]) -> bool:
     expected = 1 + 2 * one * other / (one + other)
     variance = (expected - 1) * (expected - 2) / max(1, one + other - 1)
     return bool(runs < expected - _FEWER * max(0.0, variance) ** 0.5)
-
-
-#: What columns refer to: rows of threads, calls and work, or numbers of which each report has its own.
-_OF_EVENTS = {"thread": "threads", "previous": "calls", "work": "work", "perhaps": "work"}
-_OF_WORK = {"event": "calls", "before": "work"} | {name: name for name in ("name", "line", "context", "stream")}
-
-
-def joined(parts: list[Recorded], clocks: list[Callable[[Ints], Ints]]) -> Recorded:
-    """Several reports as one, with times on one clock; without the rows of their tables."""
-    events, work, waits, borders, since = [], [], [], [], Counter[str]()
-    for one, clock in zip(parts, clocks, strict=True):
-        own, calls = one.work, one.events
-        events.append(calls._replace(**_moved(calls, clock, _OF_EVENTS, since)))
-        work.append(own._replace(**_moved(own, clock, _OF_WORK, since)))
-        waits.append(np.stack(one.waits) + since["work"])
-        borders.append(_raised(np.stack(one.borders), 2 * since["calls"]))
-        since.update(threads=one.threads.size, calls=calls.start.size, work=own.start.size, name=len(own.names))
-        since.update({key: int(getattr(own, key).max(initial=-1)) + 1 for key in ("line", "context", "stream")})
-    first, second = np.concatenate(waits, axis=1)
-    begin, end = np.concatenate(borders, axis=1)
-    columns = {name: np.concatenate([getattr(one, name) for one in work]) for name in Work._fields if name != "names"}
-    return Recorded(
-        Events(*map(np.concatenate, zip(*events, strict=True))),
-        Work(**columns, names=[name for one in work for name in one.names]),
-        (first, second),
-        np.concatenate([one.threads for one in parts]),
-        np.empty(0, np.int64),
-        all(one.has_dependencies for one in parts),
-        Steps(*map(np.concatenate, zip(*(one.steps for one in parts), strict=True))),
-        (begin, end),
-    )
-
-
-def _moved(
-    table: Events | Work, clock: Callable[[Ints], Ints], refer: dict[str, str], since: Counter[str]
-) -> dict[str, Any]:
-    rows = {name: _raised(getattr(table, name), since[of]) for name, of in refer.items()}
-    return rows | {"start": clock(table.start), "end": clock(table.end)}
-
-
-def _raised(rows: Rows, by: int) -> Rows:
-    return np.where(rows >= 0, rows + by, -1)
