@@ -10,7 +10,7 @@ from operator import itemgetter
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -267,33 +267,12 @@ def test_a_budget_is_of_whole_devices(parsed: Parse) -> None:
         budget.frame(dataset.subtree("top"))
 
 
-class Call(NamedTuple):
-    """A call on the host: ``target`` is the event that it records, or that a stream waits for."""
-
-    thread: tuple[int, int]
-    start: int
-    end: int
-    id: int
-    name: str
-    stream: int = 0
-    target: int = 0
-
-    @property
-    def line(self) -> str:
-        of = f" stream={self.stream} event={self.target}" if self.target else ""
-        return f"launch {self.thread[0]}/{self.thread[1]} {self.start} {self.end} #{self.id} {self.name}{of}"
-
-
 class Program:
     """A random program: threads that call modules and CUDA, and devices that do the work at some time after that."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         self.lines: list[str] = []
-        self.calls: list[Call] = []
-        self.phases: list[tuple[str, tuple[int, int], int, int]] = []
-        self.launches: dict[tuple[int, int], tuple[Call, int]] = {}
-        self.pageable: set[int] = set()
         self.events = 0
         self.ids = 0
         for pid in range(7, 7 + self.random.choice((1, 1, 2))):
@@ -316,8 +295,6 @@ class Program:
             text = {"module": f"{{'Module': '{name}'}}", "step": f"ProfilerStep#{at}", "data": LOADS}
             text["compile"] = COMPILES
             self.lines.append(f"range {thread[0]}/{thread[1]} {start} {at} {text[action]}")
-            if action in ("data", "compile"):
-                self.phases.append((action, thread, start, at))
         return at
 
     def call(self, thread: tuple[int, int], at: int) -> int:
@@ -325,48 +302,42 @@ class Program:
         end = at + self.random.randrange(1, 6)
         stream = self.random.choice((7, 7, 8, 9))
         name = self.random.choice(CALLS)
-        target = 0
+        event = 0
         if name == "cudaEventRecord":
-            self.events = target = self.events + 1
+            self.events = event = self.events + 1
         elif name == "cudaStreamWaitEvent" and self.events:
-            target = self.random.randrange(1, self.events + 1)
-        call = Call(thread, at, end, self.ids, name, stream, target)
-        self.calls.append(call)
-        self.lines.append(call.line)
-        self.work(call)
+            event = self.random.randrange(1, self.events + 1)
+        of = f" stream={stream} event={event}" if event else ""
+        self.lines.append(f"launch {thread[0]}/{thread[1]} {at} {end} #{self.ids} {name}{of}")
+        self.work(name, f":{int(stream == 9)}+{stream}", thread[0], at + self.random.choice((0, 1, 5, 20, 60)))
         return end
 
-    def work(self, call: Call) -> None:
-        place = f":{int(call.stream == 9)}+{call.stream} {call.thread[0]}/1"
-        at = call.start + self.random.choice((0, 1, 5, 20, 60))
-        span = at, at + self.random.choice((0, 1, 4, 20))
-        if call.name == "cudaLaunchKernel":
+    def work(self, name: str, place: str, pid: int, at: int) -> None:
+        end = at + self.random.choice((0, 1, 4, 20))
+        if name == "cudaLaunchKernel":
             kernel = self.random.choice(("gemm", "gemm", "ncclKernel_AllReduce"))
-            self.lines.append(f"kernel{place} {span[0]} {span[1]} #{call.id} {kernel}")
-        elif call.name == "cudaGraphLaunch":
+            self.lines.append(f"kernel{place} {pid}/1 {at} {end} #{self.ids} {kernel}")
+        elif name == "cudaGraphLaunch":
             for node in range(3):
-                self.lines.append(f"kernel{place.replace(' ', f'!{node + 1} ')} {at} {at + 2} #{call.id} node")
+                self.lines.append(f"kernel{place}!{node + 1} {pid}/1 {at} {at + 2} #{self.ids} node")
                 at += self.random.randrange(1, 6)
-        elif call.name.startswith("cudaMemcpy"):
-            pageable = self.random.random() < 0.5
-            self.pageable |= {call.id} if pageable else set()
-            self.lines.append(f"memcpy{place} {span[0]} {span[1]} #{call.id} 8 from={0 if pageable else 1}")
-
-    def blocks(self, call: Call) -> bool:
-        named = call.name.endswith("Synchronize") or call.name in {"cudaMemcpy", "cudaMalloc"}
-        return named or (call.name == "cudaMemcpyAsync" and call.id in self.pageable)
+        elif name.startswith("cudaMemcpy"):
+            source = self.random.randrange(2)
+            self.lines.append(f"memcpy{place} {pid}/1 {at} {end} #{self.ids} 8 from={source}")
 
 
-def plain_budget(program: Program, dataset: Dataset) -> Counter[tuple[object, ...]]:
+def plain_budget(dataset: Dataset) -> Counter[tuple[object, ...]]:
     """The budget by a look at every instant."""
-    rows, calls, steps = (dataset.table(name).to_pylist() for name in ("kernels", "calls", "steps"))
+    names = "kernels", "calls", "steps", "waits", "api_calls", "ranges"
+    tables = {name: dataset.table(name).to_pylist() for name in names}
+    rows, steps = tables["kernels"], tables["steps"]
     answer: Counter[tuple[object, ...]] = Counter()
     for line in {(row["pid"], row["device"]) for row in rows}:
         own = [row for row in rows if (row["pid"], row["device"]) == line]
         for step, start, end in plain_windows(own, steps):
             thread = next(((one["pid"], one["tid"]) for one in steps if one["step_id"] == step), None)
             for at in range(start, end):
-                kind, path = plain_kind(program, calls, own, rows, (start, at, end, thread))
+                kind, path = plain_kind(tables, own, (start, at, end, thread))
                 answer[*line, step, kind, path, end - start] += 1
     return answer
 
@@ -390,11 +361,7 @@ def plain_windows(work: list[Row], steps: list[Row]) -> Iterator[tuple[object, i
 
 
 def plain_kind(
-    program: Program,
-    calls: list[Row],
-    own: list[Row],
-    work: list[Row],
-    when: tuple[int, int, int, tuple[int, int] | None],
+    tables: dict[str, list[Row]], own: list[Row], when: tuple[int, int, int, tuple[int, int] | None]
 ) -> tuple[str, object]:
     begin, at, until, thread = when
     running = [row for row in own if row["start_ns"] <= at < row["end_ns"]]
@@ -410,39 +377,42 @@ def plain_kind(
     if after is not None and after["launch_start_ns"] is None:
         return "unknown", None
     thread = thread if after is None else (after["pid"], after["tid"])
-    around = [row for row in calls if (row["pid"], row["tid"]) == thread and row["start_ns"] <= at < row["end_ns"]]
+
+    def open_(name: str) -> list[Row]:
+        rows = [row for row in tables[name] if (row["pid"], row["tid"]) == thread]
+        ends = (row["end_ns"] if "end_ns" in row else row["start_ns"] + row["dur_ns"] for row in rows)
+        return [row for row, end in zip(rows, ends, strict=True) if row["start_ns"] <= at < end]
+
+    around = open_("calls")
     path = max(around, key=lambda row: (row["start_ns"], -row["end_ns"]))["module"] if around else None
     if after is not None and at >= after["launch_end_ns"]:
         ended = [row for row in own if row["start_ns"] <= at]
         before = max(ended, key=lambda row: (row["end_ns"], -row["kernel_id"]), default=None)
         since = max(begin, after["launch_end_ns"], *(row["end_ns"] for row in ended))
-        return plain_after_launch(program, work, before, after, since), path
-    inside = [call for call in program.calls if call.thread == thread and call.start <= at < call.end]
-    phases = {name for name, on, start, end in program.phases if on == thread and start <= at < end}
-    if any(map(program.blocks, inside)):
+        return plain_after_launch(tables, before, after, since), path
+    launches = (
+        row for row in tables["kernels"] if (row["pid"], row["tid"]) == thread and row["launch_start_ns"] is not None
+    )
+    phases = {row["phase"] for row in open_("ranges")}
+    if open_("waits"):
         return "host_blocked", path
-    if inside:
+    if open_("api_calls") or any(row["launch_start_ns"] <= at < row["launch_end_ns"] for row in launches):
         return "launch", path
     return ("compilation" if "compile" in phases else "data_loading" if "data" in phases else "host_code"), path
 
 
-def plain_after_launch(program: Program, work: list[Row], before: Row | None, after: Row, since: int) -> str:
+def plain_after_launch(tables: dict[str, list[Row]], before: Row | None, after: Row, since: int) -> str:
     is_node = after["graph_node_id"] and before is not None and before["graph_node_id"]
     if is_node and before["correlation_id"] == after["correlation_id"]:
         return "graph"
-
-    place = itemgetter("pid", "stream")
-    launched = sorted((row for row in work if row["launch_start_ns"] is not None), key=itemgetter("launch_start_ns"))
-    for wait in program.calls:
-        if wait.name != "cudaStreamWaitEvent" or not wait.target:
-            continue
-        of_wait = (row for row in launched if place(row) == (wait.thread[0], wait.stream))
-        first = next((row for row in of_wait if row["launch_start_ns"] >= wait.start), None)
-        record = next(call for call in program.calls if call.name == "cudaEventRecord" and call.target == wait.target)
-        if first is not after or record.thread[0] != wait.thread[0]:
-            continue
-        of_record = (row for row in launched if place(row) == (record.thread[0], record.stream))
-        if any(row["launch_start_ns"] < record.start and row["end_ns"] >= since for row in of_record):
+    launched = [row for row in tables["kernels"] if row["launch_start_ns"] is not None]
+    ends = {row["kernel_id"]: row["end_ns"] for row in launched}
+    for wait in tables["api_calls"]:
+        place = wait["pid"], wait["stream"]
+        later = (row for row in launched if (row["pid"], row["stream"]) == place)
+        later = (row for row in later if row["launch_start_ns"] >= wait["start_ns"])
+        first = min(later, key=itemgetter("launch_start_ns", "kernel_id"), default=None)
+        if wait["kernel_id"] is not None and first is after and ends[wait["kernel_id"]] >= since:
             return "dependency"
     return "latency"
 
@@ -457,10 +427,9 @@ def as_counter(frame: pd.DataFrame) -> Counter[tuple[object, ...]]:
 @given(seed=st.integers(0, 2**32))
 @example(seed=1)
 def test_every_row_is_what_a_look_at_every_instant_gives(seed: int) -> None:
-    program = Program(seed)
     with TemporaryDirectory() as folder:
-        dataset = tracekit.parse(report(Path(folder) / "report.sqlite", "\n".join(program.lines)))
-        assert as_counter(budget.frame(dataset)) == plain_budget(program, dataset)
+        dataset = tracekit.parse(report(Path(folder) / "report.sqlite", "\n".join(Program(seed).lines)))
+        assert as_counter(budget.frame(dataset)) == plain_budget(dataset)
         if step_budget.summed(dataset).windows[1].any():
             unchanged = predict(dataset, Changes())
             assert (unchanged.step_after_ns, unchanged.after) == (unchanged.step_before_ns, unchanged.before)

@@ -322,6 +322,13 @@ def test_processes_of_several_reports_that_have_one_id_are_looked_at_each(tmp_pa
     assert "host_code" in [finding.family for finding in found]
 
 
+def test_what_every_step_of_several_reports_copies_is_found(tmp_path: Path) -> None:
+    lines = run([faults(Random(1))["repeated_copy"][0]] * 10).lines(0)
+    paths = [report(tmp_path / f"{at}.sqlite", lines) for at in range(2)]
+    found = findings.findings(joined_here(paths, tmp_path / "out"))
+    assert found[0].family == "repeated_copy"
+
+
 @pytest.mark.parametrize("number", [4, 5])
 def test_a_loss_with_a_handful_of_kernels_is_not_worth_a_graph(number: int) -> None:
     loss = inside("top.loss", kernels(2_000, number, code=40_000))

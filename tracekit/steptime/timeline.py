@@ -5,6 +5,7 @@ It knows nothing of how a step divides.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -56,6 +57,10 @@ class Spans(NamedTuple):
     def at(self, rows: Rows | Flags) -> Spans:
         """Some of them."""
         return Spans(*(column[rows] for column in self))
+
+    def moved(self, later: Callable[[Ints, Ints], Ints]) -> Spans:
+        """The same with starts and ends that are moved, given their threads."""
+        return self._replace(start=later(self.thread, self.start), end=later(self.thread, self.end))
 
     def on(self, threads: Ints) -> Spans:
         """Those of some threads, by their places."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,9 +29,8 @@ from tracekit.steptime.whatif.model import Tasks, Times, arrivals, measured, sim
 from tracekit.steptime.whatif.recorded import on_one_clock, read, recorded
 from tracekit.steptime.windows import steady, windows_of
 
-__all__ = ["Changes", "Prediction", "StepModel", "predict"]
+__all__ = ["Changes", "Floats", "Prediction", "StepModel", "predict"]
 
-_MEETS = ("communication", "communication_wait")
 #: Up to which share of itself a range whose ends are equally likely has a time that tells it.
 _TELLING = 0.03
 
@@ -174,15 +172,17 @@ class StepModel:
         if not changes.like_fastest_rank:
             return [self._waiting_with_others(changes)]
         most = self.step_ns(replace(changes, like_fastest_rank=False))
-        total = sum(row["ns"] for row in after)
-        meets = sum(row["ns"] for row in after if row["kind"] in _MEETS)
+        kinds = {row["kind"]: row["ns"] for row in after}
+        total = sum(kinds.values())
+        meets = sum(kinds.get(budget.KINDS[kind], 0) for kind in budget.MEETS)
         # At best all is as much faster as the fastest rank works less than the slowest.
         return [most, round(most * (total - meets) / max(1, most - meets))]
 
     def _waiting_with_others(self, changes: Changes) -> int:
         """The step where it changes as that of the slowest rank would alone, of whose collectives none waits."""
         model, rows = self._tasks[0], np.flatnonzero(self._unproven)
-        group, first = grouped((self._found.work.name[rows],))
+        work = self._found.work
+        group, first = grouped((work.report[rows], work.name[rows]))
         lasts = model.lasts.copy()
         lasts[rows] = minima(group, lasts[rows], first.size)[group]  # the shortest did not wait
         alone = replace(model, lasts=lasts)
@@ -218,7 +218,7 @@ class StepModel:
     def _after(self, before: Timeline, report: int, model: Tasks, moved: Times) -> Timeline:
         """What a report would hold after changes."""
         found, work = self._recorded, before.work
-        later = partial(_later, self._edges(report, moved))
+        later = self._later(report, moved)
         row = positions(work.kernel, found.work.kernel)
         # What calls now launch together are nodes of a graph.
         leads = np.zeros(found.events.start.size + 1, bool)
@@ -240,21 +240,30 @@ class StepModel:
         )
         return before.with_work(moved_work)._replace(
             steps=found.steps_moved(moved.event_start, moved.event_end),
-            waits=_spans_later(before.waits, later),
-            others=_spans_later(before.others, later),
-            phases=[_spans_later(spans, later) for spans in before.phases],
+            waits=before.waits.moved(later),
+            others=before.others.moved(later),
+            phases=[spans.moved(later) for spans in before.phases],
         )
 
-    def _edges(self, report: int, moved: Times) -> dict[int, tuple[int, Floats, Floats]]:
-        """By thread of a report the first start of a call, since then all starts and ends, and how far these move."""
+    def _later(self, report: int, moved: Times) -> Callable[[Ints, Ints], Ints]:
+        """Moves times on threads of a report: what lies within a CUDA call, or between two, keeps its share of that."""
         events, threads, edges = self._recorded.events, self._recorded.threads, {}
-        for thread in np.flatnonzero(threads.report == report).tolist():
-            own = slice(*np.searchsorted(events.thread, (thread, thread + 1)))
+        for number in np.flatnonzero(threads.report == report).tolist():
+            own = slice(*np.searchsorted(events.thread, (number, number + 1)))
             old = np.column_stack((events.start[own], events.end[own])).ravel()
             shifts = np.column_stack((moved.event_start[own], moved.event_end[own])).ravel()
-            if old.size:
-                edges[int(threads.key[thread])] = int(old[0]), (old - old[0]).astype(float), shifts.astype(float)
-        return edges
+            edges[int(threads.key[number])] = old, shifts
+
+        def later(thread: Ints, time: Ints) -> Ints:
+            times = time.copy()
+            for key, (old, shifts) in edges.items():
+                rows = np.flatnonzero((thread == key) & (time != NEVER))
+                if old.size:
+                    shift = np.interp(time[rows] - old[0], old - old[0], shifts)
+                    times[rows] += np.rint(shift).astype(np.int64)
+            return times
+
+        return later
 
     def _waited(self, times: Times, changes: Changes) -> tuple[Ints, Ints]:
         """The kernels of collectives whose ranks are known, and how long each then waits for the last one."""
@@ -270,25 +279,12 @@ def predict(dataset: Dataset, changes: Changes) -> Prediction:
     return StepModel(dataset).predict(changes)
 
 
-def _later(edges: dict[int, tuple[int, Floats, Floats]], thread: Ints, time: Ints) -> Ints:
-    """Times on host threads after changes: what lies within a CUDA call, or between two, keeps its share of that."""
-    moved = time.copy()
-    for key, (begin, old, shifts) in edges.items():
-        rows = np.flatnonzero((thread == key) & (time != NEVER))
-        moved[rows] += np.rint(np.interp((time[rows] - begin).astype(float), old, shifts)).astype(np.int64)
-    return moved
-
-
-def _spans_later(spans: Spans, later: Callable[[Ints, Ints], Ints]) -> Spans:
-    return spans._replace(start=later(spans.thread, spans.start), end=later(spans.thread, spans.end))
-
-
 def _like_fastest(lines: Ints) -> Ints:
     """A step of the process and device that works the least, with the collectives of the one that waits least.
 
     So it is if all are like the fastest, without knowing who waits for whom.
     """
-    meets = [budget.KINDS.index(kind) for kind in _MEETS]
+    meets = [*budget.MEETS]
     waiting = lines[:, meets].sum(axis=1)
     one: Ints = lines[(lines.sum(axis=1) - waiting).argmin()].copy()
     one[meets] = lines[waiting.argmin(), meets]
