@@ -95,10 +95,9 @@ def findings(dataset: Dataset) -> list[Finding]:
     least = max(1, _LEAST_SHARE * steps.step_ns)
     found = []
     for family, candidate in _asked(steps, least):
-        saving = candidate.saves_ns
-        if saving is None:
-            saving = steps.model.saved_ns(candidate.edit, fastest=candidate.fastest)
-        known, most = min(saving, candidate.most_ns), steps.step_ns
+        known, most = candidate.most_ns, steps.step_ns
+        if candidate.edit is not None:
+            known = min(known, steps.model.saved_ns(candidate.edit, fastest=candidate.fastest))
         if family.mends_host:
             # Copies can run beside what computes; that does not become faster.
             most = round(max(steps.idle_ns, min(known, steps.idle_ns + steps.model.before.get("copy", 0))))

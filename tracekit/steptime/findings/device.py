@@ -315,7 +315,7 @@ def straggler(steps: StepRows) -> Iterator[Candidate]:
         names = " and ".join([times.name(slowest), *([f"{len(more)} more"] if more else [])])
         where = module or "code outside modules"
         text = STEADILY.format(who=names, share=times.apart[slowest], since=times.since_step(slowest), where=where)
-        yield Candidate(module, saved, Changing.without_meetings, evidence, text, saves_ns=saved)
+        yield Candidate(module, saved, None, evidence, text)
         return
     meeting, work = steps.model.changing().tasks.meeting, steps.work
     rows = np.flatnonzero((meeting >= 0) & steps.in_step)

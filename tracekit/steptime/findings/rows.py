@@ -41,12 +41,11 @@ class Candidate:
 
     module: str | None  # path of the module, of layers that are alike as a pattern; None outside modules
     most_ns: float  # the most that a step can save: what is cheap to compute and never too little
-    edit: Edit  # mends it in the model
+    edit: Edit | None  # mends it in the model; None if it saves ``most_ns`` for certain
     # ``table``, the first ``ids`` of its rows, their ``count``, and the ``command`` that shows more.
     evidence: dict[str, Any]
     advice: str  # what to do, in two sentences
     fastest: bool = False  # whether mending it makes all processes and devices like the fastest
-    saves_ns: int | None = None  # what mending it saves, if that is known without the model
 
 
 class Family(NamedTuple):
