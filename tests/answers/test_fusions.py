@@ -8,7 +8,7 @@ import pytest
 import tracekit
 from tests.trace_lines import report
 from tracekit.aggregates.weighted_kernels import INFERRING, certainty_of_work
-from tracekit.answers import coverage, fusions, kernels, module_kernels
+from tracekit.answers import coverage, fusions, kernels, module_kernels, modules, phases, processes, steps
 from tracekit.attribution import METHOD_NAMES
 from tracekit.dataset.opening import Dataset
 
@@ -43,9 +43,9 @@ def dataset(tmp_path: Path) -> Dataset:
     return recorded(tmp_path, KERNELS)
 
 
-def recorded(folder: Path, kernels: list[list[object]]) -> Dataset:
+def recorded(folder: Path, kernels: list[list[object]], *others: str) -> Dataset:
     told = {"KernelMap": ID, "Part": 1, "Parts": 1, "Root": "top", "Modules": MODULES, "Kernels": kernels}
-    lines = [f"range 1 0 1 {told!s}", f"range 1 2 100 {{'CompiledGraph': '{ID}', 'Pass': 'inference'}}"]
+    lines = [*others, f"range 1 0 1 {told!s}", f"range 1 2 100 {{'CompiledGraph': '{ID}', 'Pass': 'inference'}}"]
     for number, (name, *_) in enumerate(kernels, 1):
         at = 5 * number
         runs = 1000 + 100 * number
@@ -91,6 +91,20 @@ def test_fusions_of_a_subtree_have_its_time_alone(dataset: Dataset) -> None:
         ["triton_poi_up_act_1", 40, 1],
         ["triton_red_add_norm_2", 40, 2],
     ]
+
+
+@pytest.mark.parametrize("path", ["top.layers.1", "top.layers.1.act", "top.embed", "top.head"])
+def test_all_questions_about_modules_count_their_portions_of_fused_kernels(path: str, tmp_path: Path) -> None:
+    part = recorded(tmp_path, KERNELS, "range 1 1 100 step 1").subtree(path)
+    own_ns, pairs = modules.frame(part).self_ns.sum(), module_kernels.frame(part)
+    assert own_ns == pairs.gpu_time_ns.sum() > 0
+    by_name = kernels.frame(part)
+    assert set(by_name.name) == set(pairs.name)
+    for answer in (by_name, steps.frame(part), phases.frame(part), processes.frame(part)):
+        assert answer.gpu_time_ns.sum() == own_ns
+    assert by_name.kernels.sum() == steps.frame(part).kernels.sum() == processes.frame(part).kernels.sum()
+    assert (by_name.modules > 0).all()
+    assert by_name.share.sum() == pytest.approx(1)
 
 
 def test_fused_kernels_name_whom_they_serve(dataset: Dataset) -> None:

@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 
 import tracekit
+from tests.answers.test_fusions import KERNELS, recorded
 from tests.joined import joined_here
 from tests.readers.kineto.traces import event, kernel, launch, trace
 from tests.simulator import eventful, simulate, write_report
@@ -156,6 +157,17 @@ def test_reports_of_one_host_are_asked_together_and_those_of_unknown_hosts_last(
     assert kernels_of["host"].tolist()[:3] == ["node1", "node2", None]
     one = joined_here(files[1:2], tmp_path / "one.tracekit")
     assert set(side_by_side.frame(one, kernels, "host")["host"]) == {"node2"}
+
+
+def test_rows_about_the_same_thing_follow_one_another_also_where_only_one_report_has_a_text(tmp_path: Path) -> None:
+    work = "launch 1 200 210 #99\nkernel 1 3000 3040 #99 gemm"
+    recorded(tmp_path, KERNELS, work)
+    paths = [tmp_path / "a.sqlite", report(tmp_path / "b.sqlite", work)]
+    answer = side_by_side.frame(joined_here(paths, tmp_path / "run"), kernels, "report")
+    same = answer[answer.name == "gemm"]
+    assert same.report.tolist() == ["a", "b"]
+    assert same.index.tolist() == [same.index[0], same.index[0] + 1]
+    assert [*same.module, *same.serves] == [None] * 4
 
 
 def test_what_compares_reports_is_not_asked_of_one(several: Dataset) -> None:

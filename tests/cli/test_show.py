@@ -133,6 +133,15 @@ def test_where_no_module_was_marked_an_empty_answer_tells_so(parsed: Parse) -> N
     assert re.search("no two ranks are known(.|\n)*tracekit show ranks", show("stragglers", folder).out)
 
 
+def test_an_empty_answer_about_a_part_tells_nothing_about_the_whole(parsed: Parse) -> None:
+    lines = [f"range 1 {at} {at + 30} step {at}\nrange 1 {at + 1} {at + 5} {{'Module': 'top'}}" for at in (0, 50)]
+    lines += ["launch 1 6 8 #1", "kernel 1 40 48 #1 gemm", "range 1 90 95 {'Module': 'other'}"]
+    folder = parsed("\n".join(lines)).folder
+    for name in ("kernels", "processes", "copies"):
+        assert show(name, folder, "--path", "top").out == "no matching rows: modules of this path have none\n"
+    assert show("steps", folder, "--path", "other").out == "no matching rows: modules of this path have none\n"
+
+
 WRONG = {
     "no such analysis": (["weather", "DIR"], 2, "there is no question weather; expected one of tree, "),
     "a name misspelt": (["clases", "DIR"], 2, "there is no question clases; did you mean classes?"),

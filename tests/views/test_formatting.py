@@ -38,7 +38,7 @@ def test_times_have_three_digits_and_no_exponent(ns: float, text: str) -> None:
 
 def test_a_share_is_called_all_or_nothing_only_if_it_is() -> None:
     assert [percent(one) for one in (0, 0.0004, 0.123)] == ["0.0 %", "<0.1 %", "12.3 %"]
-    assert [percent(one) for one in (0.9996, 1)] == [">99.9 %", "100.0 %"]
+    assert [percent(one) for one in (0.9995, 0.9996, 1)] == [">99.9 %", ">99.9 %", "100.0 %"]
     assert [percent(one) for one in (-0.0, -0.0004, -0.123)] == ["0.0 %", "<0.1 %", "-12.3 %"]
     assert [change(one) for one in (0.0, -0.0004, 0.019, -0.2)] == ["0.0 %", "<0.1 %", "+1.9 %", "-20.0 %"]
 

@@ -24,8 +24,11 @@ def rows_of_each(dataset: Dataset, of_one: Callable[[Dataset], pd.DataFrame]) ->
 
 
 def all_rows(answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The rows of several answers; types of empty ones do not count."""
-    return pd.concat([one for one in answers if len(one)] or answers[:1], ignore_index=True)
+    """The rows of several answers; types of empty ones do not count, and what is missing among objects is None."""
+    whole = pd.concat([one for one in answers if len(one)] or answers[:1], ignore_index=True)
+    objects = [name for name in whole.columns if pd.api.types.is_object_dtype(whole[name])]
+    # Texts of one answer and only missing ones of another are objects, of which some are None and some NaN.
+    return whole.assign(**{name: whole[name].where(whole[name].notna(), None) for name in objects})
 
 
 class Words:

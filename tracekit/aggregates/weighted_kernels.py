@@ -115,6 +115,18 @@ def weighted_work(dataset: Dataset, work: Kernels) -> Kernels:
     return _of_dataset(dataset, divided(work, shared) if len(shared) else work)
 
 
+def served_kernels(dataset: Dataset, columns: Sequence[str]) -> Kernels:
+    """Columns of the device work, a row per kernel; of a subtree, kernels that serve it, ``dur_ns`` the part for it."""
+    if dataset.root is None:
+        return kernels(dataset, columns)
+    work = weighted_kernels(dataset, list(dict.fromkeys([*columns, "kernel_id", "module_id", "dur_ns"])))
+    first = first_of_kernel(work.kernel_id)
+    of_kernel = np.cumsum(first) - 1
+    spent = sums(of_kernel, work.dur_ns, int(first.sum()))
+    table = work.table.drop_columns("dur_ns").filter(pa.array(first))
+    return Kernels(table.append_column("dur_ns", pa.array(spent)))
+
+
 def divided(work: Kernels, shared: KernelModules) -> Kernels:
     """Device work, a row per kernel and module that it serves; ``shared`` is of :func:`shared_kernels`."""
     kernel = shared.kernel_id

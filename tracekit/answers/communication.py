@@ -45,10 +45,8 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     modules, sums, whole_ns = hierarchy(dataset), Totals(_KEYS, _SUMMED), 0
     for part in dataset.by_report():
         work, communicates, exposed = communication(part, ["module_id", "dur_ns", "bytes", *_KEYS[3:]])
-        in_root = (part.root is None) | (modules.rows_of(work.module_id) >= 0)
-        whole_ns += int(work.dur_ns[in_root].sum())
-        rows = np.flatnonzero(communicates & in_root)
-        ran = work.take(rows)
+        whole_ns += int(work.dur_ns.sum())
+        ran = work.filter(communicates)
         sums.add(
             {
                 "name": ran.name,
@@ -58,7 +56,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
                 "group_size": ran.group_size.astype(np.int64),
                 "kernels": np.ones(len(ran), np.int64),
                 "gpu_time_ns": ran.dur_ns,
-                "exposed_ns": exposed[rows],
+                "exposed_ns": exposed[communicates],
                 "bytes": np.maximum(ran.bytes, 0),
                 "sized_ns": np.where(ran.bytes >= 0, ran.dur_ns, 0),
             }

@@ -8,7 +8,7 @@ import pandas as pd
 from tracekit.aggregates.each_report import Totals
 from tracekit.aggregates.spread import ratio, share
 from tracekit.aggregates.subtrees import hierarchy
-from tracekit.aggregates.weighted_kernels import kernels
+from tracekit.aggregates.weighted_kernels import served_kernels
 from tracekit.dataset.opening import Dataset
 
 NAME = "copies"
@@ -28,7 +28,7 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     """
     modules, sums, whole_ns = hierarchy(dataset), Totals(("kind", "copy_kind", "module"), _SUMMED), 0
     for part in dataset.by_report():
-        work = kernels(part, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
+        work = served_kernels(part, ["kind", "copy_kind", "module_id", "dur_ns", "bytes"])
         whole_ns += int(work.dur_ns.sum())
         copies = work.filter(work.kind.among("memcpy", "memset"))
         sums.add(

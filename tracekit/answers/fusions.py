@@ -15,6 +15,7 @@ from tracekit.aggregates.subtrees import Hierarchy, hierarchy, patterns, series
 from tracekit.aggregates.weighted_kernels import divided, first_of_kernel, kernels, shared_kernels, weighted_kernels
 from tracekit.arrays.codes import codes, joint
 from tracekit.arrays.groups import counts, sums_by
+from tracekit.arrays.text import percent
 from tracekit.dataset.opening import Dataset
 from tracekit.schema.tables import KernelModules
 
@@ -98,7 +99,7 @@ def whom_they_serve(dataset: Dataset) -> dict[Named, str]:
 def _shares_text(time: dict[str, int]) -> str:
     whole = sum(time.values())
     ranked = sorted(time.items(), key=lambda item: -item[1])
-    texts = [f"{name} {spent / whole:.1%}".replace("%", " %") if whole else name for name, spent in ranked]
+    texts = [f"{name} {percent(spent / whole)}" if whole else name for name, spent in ranked]
     more = len(texts) - _MOST_NAMED
     return ", ".join([*texts[:_MOST_NAMED], *([f"{more:,} more"] if more > 0 else [])])
 

@@ -8,7 +8,7 @@ import pandas as pd
 from tracekit.aggregates.each_report import Totals
 from tracekit.aggregates.spread import Values, ratio, share
 from tracekit.aggregates.subtrees import hierarchy
-from tracekit.aggregates.weighted_kernels import kernels, weighted_kernels, weighted_work
+from tracekit.aggregates.weighted_kernels import served_kernels, weighted_kernels, weighted_work
 from tracekit.answers.fusions import Named, whom_they_serve
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.types import Rows
@@ -29,12 +29,13 @@ def frame(dataset: Dataset) -> pd.DataFrame:
         ran), ``gpu_time_ns``, ``share`` (of all GPU time), ``mean_ns``, ``median_ns``, ``max_ns``, ``modules`` (how
         many modules ran it), ``module`` (the one that spent the most time on it; null if none could be attributed),
         ``module_share`` (the share of the kernel's time that this module spent) and ``serves`` (of fused kernels the
-        modules that they serve, with ``*`` for the numbers of layers, and their shares; null of all others).
+        modules that they serve, with ``*`` for the numbers of layers, and their shares; null of all others). Of a
+        subtree, times of fused kernels are the portions for its modules.
     """
     modules, groups, durations = hierarchy(dataset), dict[Named, int](), Values()
     by_module = Totals(("kernel", "module"), ("ns",))
     for part in dataset.by_report():
-        table = kernels(part, ["kernel_id", *_COLUMNS])
+        table = served_kernels(part, ["kernel_id", *_COLUMNS])
         kernel = _numbers(groups, table)
         durations.add(kernel, table.dur_ns)
         work = weighted_work(part, table) if part.root is None else weighted_kernels(part, _COLUMNS)
@@ -61,7 +62,6 @@ def frame(dataset: Dataset) -> pd.DataFrame:
             "serves": [*map(serves.get, groups)],
         }
     )
-    answer = answer[answer["kernels"] > 0]  # others also serve modules of a subtree, but are not its own
     return answer.sort_values("gpu_time_ns", ascending=False, kind="stable", ignore_index=True)
 
 

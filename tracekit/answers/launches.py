@@ -33,7 +33,8 @@ _SUMS = ("launches", "launch_ns", "blocked_ns", "gpu_time_ns", "replayed_ns", "l
 def frame(dataset: Dataset) -> pd.DataFrame:
     """Launches by module, the most host time first.
 
-    Work replayed from CUDA graphs has no launch of its own: it counts in ``replayed_ns`` and nowhere else. Work is
+    A launch of a fused kernel counts for the module that the kernel serves most (``kernels.module_id``). Work replayed
+    from CUDA graphs has no launch of its own: it counts in ``replayed_ns`` and nowhere else. Work is
     launch-bound if all earlier work on its device had ended before its launch returned and before it started, and if
     it was not queued (see above): the device waited for the host. The first work of a device is launch-bound, too.
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tracekit.aggregates.subtrees import hierarchy
-from tracekit.aggregates.weighted_kernels import kernels, report_codes
-from tracekit.arrays.columns import selected, together, with_nulls
+from tracekit.aggregates.weighted_kernels import report_codes, served_kernels
+from tracekit.arrays.columns import together, with_nulls
 from tracekit.arrays.groups import sums_by
 from tracekit.arrays.types import Columns, Ints
 from tracekit.dataset.opening import Dataset
@@ -48,15 +47,12 @@ def columns(dataset: Dataset) -> Columns:
 
 def attributed(dataset: Dataset) -> Columns:
     """The columns up to ``known``: half the work."""
-    return together([_of_one(part, kernels(part, _READ), {}) for part in dataset.by_report()])
+    return together([_of_one(part, served_kernels(part, _READ), {}) for part in dataset.by_report()])
 
 
 def _of_one(dataset: Dataset, work: Kernels, more: dict[str, Ints]) -> Columns:
     figures = {"kernels": np.ones(len(work), np.int64), "gpu_time_ns": work.dur_ns}
     figures |= {"known": np.where(work.module_id >= 0, work.dur_ns, 0), **more}
-    if dataset.root is not None:
-        inside = hierarchy(dataset).rows_of(work.module_id) >= 0
-        work, figures = work.filter(inside), selected(figures, inside)
     ids = (ids.astype(np.int64) for ids in (work.rank, work.pid, work.device))
     keys = report_codes(dataset, work.table), *(np.where(each < 0, _LAST, each) for each in ids)
     (report, *known), sums = sums_by(keys, [*figures.values()])

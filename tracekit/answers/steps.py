@@ -10,7 +10,7 @@ import pandas as pd
 
 from tracekit.aggregates.each_report import rows_of_each
 from tracekit.aggregates.spread import ratio
-from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, kernels, union
+from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, served_kernels, union
 from tracekit.arrays.codes import positions
 from tracekit.arrays.groups import counts, sums
 from tracekit.arrays.types import Columns
@@ -32,9 +32,9 @@ def frame(dataset: Dataset) -> pd.DataFrame:
     Returns:
         A row per step: ``report`` (only in a dataset of several), ``step_id``, ``kind``, ``index``, ``batch_size``,
         ``tokens``; ``host_ns`` (from its start to its end on the host, without compilation), ``gpu_time_ns`` (sum of
-        the work launched in it), ``busy_ns`` (time in which a device ran any of it, over all devices),
-        ``gpu_ns_per_token`` (NaN if its tokens are unknown), ``kernels``, ``compile_ns`` (host time in which its
-        process compiled models); ``rank``, ``pid``, ``name``.
+        the work launched in it, for a subtree with its portions of fused kernels), ``busy_ns`` (time in which a device
+        ran any of it, over all devices), ``gpu_ns_per_token`` (NaN if its tokens are unknown), ``kernels``,
+        ``compile_ns`` (host time in which its process compiled models); ``rank``, ``pid``, ``name``.
     """
     return rows_of_each(dataset, _of_report)
 
@@ -49,7 +49,7 @@ def with_figures(dataset: Dataset, names: Sequence[str]) -> tuple[Steps, Columns
     """The steps of one report, or of a subtree of it, with these columns, and what each of them cost."""
     columns = dict.fromkeys([*names, "step_id", "tokens", "start_ns", "end_ns", "compile_ns"])
     steps = dataset.whole.rows(Steps, [*columns])
-    work = kernels(dataset, ["step_id", "dur_ns", *DEVICE_TIMES])
+    work = served_kernels(dataset, ["step_id", "dur_ns", *DEVICE_TIMES])
     step = positions(work.step_id, steps.step_id)
     on_axis, count = axis(dataset, work), len(steps)
     time = sums(step, work.dur_ns, count)

@@ -50,6 +50,15 @@ _TIMES = ((10**9, "s"), (10**6, "ms"), (10**3, "\N{MICRO SIGN}s"), (1, "ns"))
 _ROUNDED_UP = 0.9995
 #: From the first on, three digits would be written 1e+03; below the second, with a negative power of ten.
 _FOUR_DIGITS, _LEAST = 999.5, 0.001
+#: Shares below this are not shown as 0.0 %, and as close to 1 not as 100.0 %.
+SHOWN_AS_ZERO = 0.0005
+
+
+def percent(share: float) -> str:
+    """A share as a percentage: ``12.3 %``. Only exactly nothing is 0.0 %, only exactly all is 100.0 %."""
+    if share and abs(share) < SHOWN_AS_ZERO:
+        return "<0.1 %"
+    return ">99.9 %" if 1 - SHOWN_AS_ZERO <= share < 1 else f"{share or 0.0:.1%}".replace("%", " %")
 
 
 def duration(ns: float) -> str:

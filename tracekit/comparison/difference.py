@@ -12,7 +12,7 @@ import pandas as pd
 from tracekit.aggregates.nodes import noun
 from tracekit.aggregates.phase_times import PHASES
 from tracekit.aggregates.weighted_kernels import certainty_of_work
-from tracekit.arrays.text import duration
+from tracekit.arrays.text import duration, percent
 from tracekit.arrays.types import Flags, Floats
 from tracekit.comparison import comparable
 from tracekit.comparison.alike_steps import BLOCK_MARK, common_properties, step_kinds, step_name
@@ -431,8 +431,8 @@ def of_compiled(runs: Sequence[Run], *, shapes: bool) -> list[str]:
     for name, run in zip(_RUNS, runs, strict=True):
         time = certainty_of_work(run.dataset) if run.compiled else {}
         if whole := sum(time.values()):
-            parts = [f"{spent / whole:.1%} {kind}" for kind, spent in time.items() if spent]
-            notes.append(f"Attributed time of the {name} run: {', '.join(parts)}.".replace("%", " %"))
+            parts = [f"{percent(spent / whole)} {kind}" for kind, spent in time.items() if spent]
+            notes.append(f"Attributed time of the {name} run: {', '.join(parts)}.")
             weighted |= time["weighted"] > 0
     if weighted:
         notes.append(
@@ -486,8 +486,3 @@ def of_mix(before: KeyTimes, after: KeyTimes) -> list[str]:
     if named:
         notes.append(f"The mix of steps changed, which does not count as a change of speed: {named}{rest}.")
     return notes
-
-
-def percent(share: float) -> str:
-    """A share as people read it: ``5.0 %``."""
-    return f"{share:.1%}".replace("%", " %")

@@ -21,11 +21,11 @@ from tracekit.aggregates.weighted_kernels import weighted_kernels
 from tracekit.arrays.codes import Labels, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, sums_by
-from tracekit.arrays.text import listed
+from tracekit.arrays.text import listed, percent
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.comparison import comparable, noise
 from tracekit.comparison.alike_steps import PROPERTIES, STEP, common_properties, step_kinds, step_name
-from tracekit.comparison.difference import MIN_SHARE, percent
+from tracekit.comparison.difference import MIN_SHARE
 from tracekit.comparison.medians import medians
 from tracekit.comparison.noise import LEAST_RUNS, THRESHOLD, common_shifts
 from tracekit.dataset.manifest import MANIFEST

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, kernels
+from tracekit.aggregates.weighted_kernels import DEVICE_TIMES, axis, kernels, served_kernels
+from tracekit.arrays.codes import positions
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.intervals import covered
 from tracekit.arrays.types import Flags, Ints, Rows
@@ -105,7 +106,7 @@ def _chosen(table: pa.Table) -> pa.Table:
 
 
 class Communication(NamedTuple):
-    """All work, which of it communicates, and of that the time in which its device computed nothing else."""
+    """Some work, which of it communicates, and of that the time in which its device computed nothing else."""
 
     work: Kernels
     communicates: Flags
@@ -113,9 +114,10 @@ class Communication(NamedTuple):
 
 
 def communication(dataset: Dataset, columns: list[str]) -> Communication:
-    """The communication of the whole dataset, also outside its root, with some columns of ``kernels``."""
+    """The communication of a dataset, or of a subtree beside all else that runs, with some columns of ``kernels``."""
     whole = dataset.whole
-    work = kernels(whole, list(dict.fromkeys([*columns, "name", "kind", "collective", "dur_ns", *DEVICE_TIMES])))
+    columns = list(dict.fromkeys([*columns, "kernel_id", "name", "kind", "collective", "dur_ns", *DEVICE_TIMES]))
+    work = kernels(whole, columns)
     communicates = collectives_in(work.table)
     # An operator on a CPU that called others computes no more than these.
     computes = ~(work.kind.among("memcpy", "memset") | communicates) & (work.dur_ns == work.end_ns - work.start_ns)
@@ -123,7 +125,12 @@ def communication(dataset: Dataset, columns: list[str]) -> Communication:
     computing = covered(placed.start[computes], placed.end[computes])
     start, end = placed.start[communicates], placed.end[communicates]
     exposed[communicates] = (end - start) - (computing.until(end) - computing.until(start))
-    return Communication(work, communicates, np.minimum(exposed, work.dur_ns))
+    exposed = np.minimum(exposed, work.dur_ns)
+    if dataset.root is None:
+        return Communication(work, communicates, exposed)
+    own = served_kernels(dataset, columns)
+    rows = positions(own.kernel_id, work.kernel_id)
+    return Communication(own, communicates[rows], exposed[rows])
 
 
 def collectives_in(table: pa.Table) -> Flags:

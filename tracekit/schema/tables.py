@@ -165,7 +165,10 @@ class Kernels(TypedTable, name="kernels", sorted_by=("module_id", "start_ns")):
         "All such functions around that call, the outermost first, between semicolons; of very deep or very many "
         "distinct stacks only the innermost. Null where source is."
     )
-    module_id = IntegersOrNull("Module that it serves, of several the one it serves most; null: see cause.", pa.int32())
+    module_id = IntegersOrNull(
+        "Module that it serves; of several the one it serves most, of equals what holds them; null: see cause.",
+        pa.int32(),
+    )
     module = CategoriesOrNull("Path of that module.")
     call_id = IntegersOrNull(
         "Innermost call it belongs to; for graph work, the call that ran during graph capture (by method graph_launch, "

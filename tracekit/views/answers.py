@@ -249,6 +249,8 @@ def nothing(name: str, answer: Columns, dataset: Dataset) -> Text:
     about_modules = not others and not {"path", "module", "class_name"}.isdisjoint(answer)
     if about_modules and not dataset.manifest["rows"]["calls"]:
         return Text(f"no matching rows: {nodes.none(dataset)}")
+    if dataset.root is not None and name not in ("layers", "fusions"):
+        return Text(f"no matching rows: {nodes.noun(dataset)}s of this path have none")
     if name == "findings" and not budget.summed(dataset).has_work:
         return Text(f"no GPU: {_EMPTY['budget']}")
     if name == "stragglers" and dataset.reports:

@@ -20,12 +20,11 @@ from rich.text import Text
 
 from tracekit.aggregates import nodes
 from tracekit.aggregates.phase_times import COLUMNS
-from tracekit.arrays.text import duration as duration, in_units, rounded as rounded
+from tracekit.arrays.text import SHOWN_AS_ZERO, duration as duration, in_units, percent as percent, rounded as rounded
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import plain
 
-_SHOWN_AS_ZERO = 0.0005
 #: Replaces the middle of a long text; the least room in which that is done.
 CUT, _LEAST_CELLS = "\N{HORIZONTAL ELLIPSIS}", 12
 _PREFIXES = ((10**15, "P"), (10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"), (1, ""))
@@ -116,16 +115,9 @@ def flops(number: float) -> str:
     return in_units(number, [(size, f"{prefix}FLOP") for size, prefix in _PREFIXES])
 
 
-def percent(share: float) -> str:
-    """A share as a percentage: ``12.3 %``. Only exactly nothing is 0.0 %, only exactly all is 100.0 %."""
-    if share and abs(share) < _SHOWN_AS_ZERO:
-        return "<0.1 %"
-    return ">99.9 %" if 1 - _SHOWN_AS_ZERO < share < 1 else f"{share or 0.0:.1%}".replace("%", " %")
-
-
 def change(share: float) -> str:
     """A share that something changed by: ``+1.9 %``, ``-20.0 %``, ``<0.1 %``."""
-    return percent(share) if abs(share) < _SHOWN_AS_ZERO else f"{share:+.1%}".replace("%", " %")
+    return percent(share) if abs(share) < SHOWN_AS_ZERO else f"{share:+.1%}".replace("%", " %")
 
 
 def printed_json(value: object, indent: int | None = None) -> str:

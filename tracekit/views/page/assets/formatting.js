@@ -30,7 +30,7 @@ function sizeText(bytes) {
 function percent(share) {
   if (share === null || Number.isNaN(share)) return "";
   if (share && Math.abs(share) < SHOWN_AS_ZERO) return "<0.1 %";
-  if (share > 1 - SHOWN_AS_ZERO && share < 1) return ">99.9 %";
+  if (share >= 1 - SHOWN_AS_ZERO && share < 1) return ">99.9 %";
   return `${(share * 100).toFixed(1)} %`;
 }
 
