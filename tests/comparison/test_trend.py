@@ -331,6 +331,12 @@ def test_totals_are_compared_where_no_run_has_steps(tmp_path: Path) -> None:
     assert named(found) == [("(no module)", "run04")]
 
 
+def test_runs_without_any_work_have_no_trend_and_it_says_so(tmp_path: Path) -> None:
+    found = trend(series(tmp_path, *["range 1 0 50 {'Module': 'top'}"] * 4))
+    assert "No run has any work to compare." in found.notes
+    assert (found.modules, found.changes) == ([], [])
+
+
 def test_runs_on_a_cpu_have_a_trend_but_none_together_with_those_on_a_gpu(tmp_path: Path) -> None:
     def on_cpu(time: int) -> str:
         steps = (f"range 1 {at * 9_000} {at * 9_000 + 8_000} ProfilerStep#{at}\n" for at in range(3))

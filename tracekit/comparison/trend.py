@@ -135,11 +135,12 @@ def trend(given: Sequence[Given], *, strip_root: bool = False, progress: Progres
     scale = noise.scales(values, machine)
     off = noise.outliers(values, scale, machine)
     modules = _modules(table["subtree_ns"].index.to_list(), subtree, own)
-    usual = float(np.median(scale))
+    usual = float(np.median(scale)) if scale.size else 0.0
     found = noise.changes(np.where(off, np.nan, values), shifts, usual, machine, differing)
     changed = [_change(modules[one.row], one, shifts, off[one.row]) for one in found]
     judged = (~np.isnan(values)).sum(axis=1)
-    notes = series.notes + _of_judgement(series.runs, judged[judged > 0])
+    notes = series.notes + ([] if modules else ["No run has any work to compare."])
+    notes += _of_judgement(series.runs, judged[judged > 0])
     notes += _of_outliers(series.runs, modules, values, off) if len(series.runs) >= LEAST_RUNS else []
     notes += _of_clocks(series.runs, machine, shifts, differing) + _of_presence(series.runs, modules.values())
     return Trend(

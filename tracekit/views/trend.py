@@ -120,7 +120,8 @@ def as_text(trend: Trend, most: int, width: int) -> RenderableType:
     if lines:
         parts.append(_changes(trend, lines[:most]))
     rest = {"change": len(lines) - most, trend.node: len(trend.modules) - most}
-    parts.append(_modules(trend, trend.modules[:most], max(width - _OTHERS, _LEAST_BARS)))
+    if trend.modules:
+        parts.append(_modules(trend, trend.modules[:most], max(width - _OTHERS, _LEAST_BARS)))
     more = [count(number, f"more {name}") for name, number in rest.items() if number > 0]
     return Group(*parts, *([Text(f"{' and '.join(more)}: --top N", style="dim")] if more else []))
 
