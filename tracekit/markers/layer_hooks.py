@@ -15,21 +15,17 @@ from typing import Any
 
 from tracekit.causes import BROKEN, FIELD_CUT, FIELD_SKIPPED, NO_NAME, RECOMPUTED
 from tracekit.markers import literal
-from tracekit.markers.base import CALL_PHASES, Dialect, ModuleMarker, Param, Shapes, Unreadable
-from tracekit.markers.formatting import CUT, KWARG_TYPES, KWARGS, MOST_CHARACTERS, PHASE, TYPES
+from tracekit.markers.base import CALL_PHASES, Dialect, Halves, ModuleMarker, Param, Shapes, Unreadable
+from tracekit.markers.formatting import CUT, KWARG_TYPES, KWARGS, PHASE, TYPES
 from tracekit.markers.literal import cause_of, is_path, shapes_of
 
 _KNOWN = {"Module", "Class", "TrainableParams", "Inputs", "Outputs", "StaticParams"}
 _BEGINNING = re.compile(r"""\s*\{\s*['"]Module['"]\s*:""")
 _LEADING_NAME = re.compile(r"""\s*\{\s*['"]Module['"]\s*:\s*('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\s*[,}]""")
 _OF_MODULES = frozenset(("Module", "Class", "TrainableParams"))
-#: The second half of a text begins with the last of the first of these that it holds.
-_SEPARATORS = tuple(f", {quote}{key}{quote}: " for key in ("Inputs", "Outputs") for quote in "'\"")
 
 
 def _layer_dict(text: str) -> ModuleMarker | Unreadable | None:
-    if (marker := _of_halves(text)) is not None:
-        return marker
     try:
         items = literal.pairs(text)
     except literal.Refused as refused:
@@ -37,19 +33,15 @@ def _layer_dict(text: str) -> ModuleMarker | Unreadable | None:
     return _module_marker(items) if any(key == "Module" for key, _ in items) else None
 
 
-def _of_halves(text: str) -> ModuleMarker | None:
-    """The call, if its module and its tensors can be read apart: each half repeats often, and is read once."""
-    separator = next((one for one in _SEPARATORS if one in text), "")
-    # What is kept of a text shall not be long.
-    if not separator or len(text) > MOST_CHARACTERS:
-        return None
-    before, _, after = text.rpartition(separator)
-    module = _half(f"{before}}}", of_module=True)
-    tensors = _half(f"{{{separator[2:]}{after}", of_module=False)
-    if module is None or tensors is None or (module.cause and tensors.cause):
-        return None
-    marker = ModuleMarker._make((*module[:3], *tensors[3:]))
-    return marker._replace(cause=module.cause) if module.cause else marker
+def _module(text: str) -> ModuleMarker | None:
+    """The module in the first half of a text: all but its tensors and what follows them."""
+    marker = _half(f"{text}}}", of_module=True)
+    return marker if marker and marker.path else None
+
+
+def _tensors(separator: str, text: str) -> ModuleMarker | None:
+    """The tensors in the second half of a text, and what follows them."""
+    return _half(f"{{{separator[2:]}{text}", of_module=False)
 
 
 # Reports of one model, parsed one after the other, repeat the halves of their texts.
@@ -66,7 +58,7 @@ def _half(text: str, *, of_module: bool) -> ModuleMarker | None:
     if {key in _OF_MODULES for key, _ in items} != {of_module}:
         return None
     marker = _module_marker(items if of_module else [("Module", ""), *items])
-    return marker if isinstance(marker, ModuleMarker) and bool(marker.path) == of_module else None
+    return marker if isinstance(marker, ModuleMarker) else None
 
 
 def _beginning(text: str, refused: literal.Refused) -> ModuleMarker | Unreadable | None:
@@ -206,7 +198,10 @@ def _compiled_region(text: str) -> ModuleMarker | None:
     return marker._replace(path=name, class_name=name, class_only=True, only_result=region[1] == "output")
 
 
-LAYER_DICTS = Dialect(r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:""", _layer_dict)
+_SEPARATORS = tuple(f", {quote}{key}{quote}: " for key in ("Inputs", "Outputs") for quote in "'\"")
+LAYER_DICTS = Dialect(
+    r"""(?s)^\s*\{(.*[,\s])?['"]Module['"]\s*:""", _layer_dict, Halves(_SEPARATORS, _module, _tensors)
+)
 #: SGLang's short form for diffusion models: ``transformer.blocks.0.attn in=[[1, 4096, 3072]]``. A call without tensors
 #: leaves only its name, which looks like any other text and is not a marker.
 COMPACT = Dialect(r"^\S+ in=\[.*\]$", _compact)

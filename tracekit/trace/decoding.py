@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.arrays.codes import lookup
+from tracekit.arrays.groups import grouped
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers import DIALECTS
 from tracekit.markers.base import (
     NO_KWARGS,
     CompiledGraphMarker,
     Dialect,
+    Halves,
     KernelMapMarker,
     Marker,
     ModuleMarker,
@@ -33,7 +36,7 @@ from tracekit.markers.base import (
     StepMarker,
     Unreadable,
 )
-from tracekit.markers.formatting import literal_text, new_path
+from tracekit.markers.formatting import MOST_CHARACTERS, literal_text, new_path
 from tracekit.markers.literal import Refused, fields, is_path
 from tracekit.recording.tables import Recording
 
@@ -149,6 +152,9 @@ def decode(texts: Sequence[str], dialects: Sequence[Dialect] = DIALECTS) -> Deco
     for dialect in dialects:
         understood = len(found.canonical)
         candidates = _matching(column, dialect.candidates)
+        if dialect.halves:
+            found.add_halves(left[candidates], _chosen(column, candidates), dialect.halves)
+            candidates = candidates[found.of_text[left[candidates]] < 0]
         for row in left[candidates].tolist():
             if (marker := dialect.parse(texts[row])) is not None:
                 found.of_text[row] = len(found.canonical)
@@ -178,6 +184,51 @@ class _DecodedMarkers:
         self.canonical.append(row)
         self.tensors_of.append(self._tensors_row(marker))
 
+    def add_halves(self, rows: Rows, texts: pa.Array, halves: Halves) -> None:
+        """Adds the markers of those texts, in some rows, of which both halves can be read alone."""
+        short = np.flatnonzero(np.asarray(pc.utf8_length(texts)) <= MOST_CHARACTERS)
+        rows, texts = rows[short], _chosen(texts, short)
+        for separator in halves.separators:
+            parts = pc.split_pattern(texts, separator, max_splits=1, reverse=True)
+            first, number = np.asarray(parts.offsets)[:-1], np.diff(np.asarray(parts.offsets))
+            split, whole = np.flatnonzero(number > 1), np.flatnonzero(number == 1)
+            before, after = (parts.values.take(pa.array(first[split] + at)) for at in (0, 1))
+            modules, tensors = _read(before, halves.module), _read(after, partial(halves.tensors, separator))
+            self._add_pairs(rows[split], modules, tensors)
+            rows, texts = rows[whole], _chosen(texts, whole)
+
+    def _add_pairs(self, rows: Rows, modules: _Halves, tensors: _Halves) -> None:
+        (module_markers, module), (tensor_markers, tensor) = modules, tensors
+        both = np.flatnonzero((module >= 0) & (tensor >= 0))
+        rows, module, tensor = rows[both], module[both], tensor[both]
+        # Few second halves differ in anything but tensors.
+        numbers: dict[object, int] = {}
+        other = np.array([numbers.setdefault(_without_tensors(item), len(numbers)) for item in tensor_markers], int)
+        pairs = grouped((module, other[tensor]))
+        joined = [
+            self._joined(module_markers[of_module], tensor_markers[of_tensors])
+            for of_module, of_tensors in zip(module[pairs.first].tolist(), tensor[pairs.first].tolist(), strict=True)
+        ]
+        bare = np.array(joined, dtype=np.int64)[pairs.group]
+        clear = np.flatnonzero(bare >= 0)
+        self.of_text[rows[clear]] = len(self.canonical) + np.arange(clear.size)
+        self.canonical += bare[clear].tolist()
+        self.tensors_of += np.array([*map(self._tensors_row, tensor_markers)], int)[tensor[clear]].tolist()
+
+    def _joined(self, module: ModuleMarker, tensors: ModuleMarker) -> int:
+        """The row of a new bare marker of two halves; -1 if it is not clear why something cannot be read."""
+        if module.cause and tensors.cause and module.cause is not tensors.cause:
+            return -1
+        marker = ModuleMarker(
+            *module[:3],
+            static_params=tensors.static_params,
+            only_result=tensors.only_result,
+            phase=tensors.phase,
+            cause=module.cause or tensors.cause,
+        )
+        self.bare.append(marker)
+        return len(self.bare) - 1
+
     def _tensors_row(self, marker: Marker) -> int:
         if not isinstance(marker, ModuleMarker):
             return -1
@@ -196,6 +247,21 @@ class _DecodedMarkers:
         canonical, tensors_of = (np.array([*rows, -1], np.int32) for rows in (self.canonical, self.tensors_of))
         of_bare = np.array([*kind, -1], np.int32), [*paths], np.array([*path, -1], np.int32)[canonical]
         return Decoded(self.of_text, self.bare, canonical, self.tensors, tensors_of, [*kinds], *of_bare)
+
+
+#: The markers of halves of texts, each distinct half read once; and their rows, -1 where a half cannot be read.
+_Halves = tuple[list[ModuleMarker], Ints]
+
+
+def _read(halves: pa.Array, read: Callable[[str], ModuleMarker | None]) -> _Halves:
+    encoded = halves.dictionary_encode()
+    markers: list[ModuleMarker] = []
+    rows = []
+    for marker in map(read, encoded.dictionary.to_pylist()):
+        rows.append(-1 if marker is None else len(markers))
+        if marker is not None:
+            markers.append(marker)
+    return markers, np.array(rows, dtype=np.int64)[np.asarray(encoded.indices)]
 
 
 def _without_tensors(marker: ModuleMarker) -> tuple[object, ...]:
