@@ -17,6 +17,7 @@ KERNELS = {
     "norm": NORM,
     "softmax": "void softmax_warp_forward<float, float, 10>(float*, float const*, int)",
     "flash": FLASH["ampere"],
+    **{name: f"{name}_kernel(float*)" for name in ("mine", "yours")},
     "fused": "triton_poi_fused_add_mul_0",
     **{name: ELEMENTWISE.format(4, name) for name in ("silu", "mul", "add", "pow", "other")},
 }
@@ -53,8 +54,13 @@ def told(folder: Path, marked: str, bare: str, layers: int = 4) -> str:
         (PARTS, "n:norm k:gemm q:small v:gemm a:silu out:gemm r:add", "n - - - a out r"),
         # A kernel whose name others have is no other kernel under a new name.
         (GATED, "n:norm gate:gemm -:add up:gemm m:mul down:gemm r:add", "n gate - up m down r"),
+        # One of another class, or of none, is in the place of no other.
+        ("n:norm a:silu b:gemm", "n:norm -:softmax b:gemm", "n - b"),
+        ("n:norm a:mine b:gemm", "n:norm -:yours b:gemm", "n - b"),
         # Of two fused kernels of which one is missing, the other is no fusion of both.
         ("p:norm u:fused v:fused w:gemm", "p:norm u:fused w:gemm", "p - w"),
+        # A kernel that may be either of two is no reason to doubt the one before it.
+        ("n:norm s:silu a:add a:add b:gemm", "n:norm s:silu a:add b:gemm", "n s - b"),
         # One kernel in place of several is none of them.
         ("n:norm a:gemm a:softmax a:gemm r:add", "n:norm a:flash r:add", "n - r"),
         # Products of other tuning are told, and their second parts are theirs; after two products it may be of either.

@@ -9,7 +9,7 @@ import pytest
 
 import tracekit
 from tests.trace_lines import report
-from tests.unmarked.runs import ELEMENTWISE, GEMM, Laboratory, Op, Run, Step, model, sampled
+from tests.unmarked.runs import ELEMENTWISE, GEMM, NORM, Laboratory, Op, Run, Step, model, sampled
 from tracekit.causes import LIKE_LIMIT
 from tracekit.cli import main
 from tracekit.errors import UsageError
@@ -122,6 +122,13 @@ def test_steps_cut_at_the_edges_get_nothing_and_the_others_all(laboratory: Labor
     score = laboratory.score(bare(sampled(model()), late=20, cut=20), reference)
     assert score.wrong == 0
     assert score.share > 4 / SIX
+
+
+@pytest.mark.parametrize("around", [sampled, list], ids=["sampled", "alone"])
+def test_a_cut_step_of_a_deeper_model_is_no_step_of_the_marked_one(laboratory: Laboratory, around: Around) -> None:
+    two, three = (around(model(layers=layers)) for layers in (2, 3))
+    cut = len(three) - around(model(layers=3)).index(Op("top.layers.2.n1", NORM, (512, 1))) - 1
+    assert laboratory.score(bare(three, cut=cut), laboratory.reference([Step(two)] * 3)).told == 0
 
 
 def test_a_long_stretch_without_steps_costs_the_steps_after_it_nothing(

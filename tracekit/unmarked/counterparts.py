@@ -1,6 +1,6 @@
 """Work without a module gets that of its certain counterpart in marked runs; steps that nobody marked are found."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -36,8 +36,6 @@ _UNMARKED = [
 ]
 #: So many neighbouring stretches are tried as one: something inside a step may look like the beginning of another.
 _MOST_JOINED = 3
-#: The share, relative to another, from which stretches are alike.
-_AS_GOOD = 0.9
 _NO_CAUSE = -1
 
 
@@ -222,17 +220,13 @@ class _Stretches(NamedTuple):
             if best is not None and best.share == 1:
                 break
             answer = self._answer(at, number)
-            # In a row of alike stretches, any two may be taken for a pattern that holds such a stretch twice.
-            if answer is None or (best is not None and best.share >= answer.share):
-                continue
-            others = (self._answer(*other) for other in _overlapping(at, number))
-            if not any(other is not None and other.share >= _AS_GOOD * answer.share for other in others):
+            if answer is not None and (best is None or answer.share > best.share):
                 best, joined = answer, number
         return best, joined
 
     def _answer(self, at: int, number: int) -> StretchMatch | None:
         cuts, end_at = self.cuts, at + number
-        if at < 0 or end_at >= cuts.place.size or cuts.inside_step[at] or cuts.inside_step[end_at]:
+        if end_at >= cuts.place.size or cuts.inside_step[at] or cuts.inside_step[end_at]:
             return None
         first, end = int(cuts.place[at]), int(cuts.place[end_at])
         line = self.lines.line
@@ -244,15 +238,6 @@ class _Stretches(NamedTuple):
         if answer is None or not (both[at] or both[end_at]):
             return answer
         return without_copied(answer, work.name, first=bool(both[at]), last=bool(both[end_at]))
-
-
-def _overlapping(at: int, number: int) -> Iterator[tuple[int, int]]:
-    """Beginnings and lengths of what shares only a part with some neighbouring stretches."""
-    for other in range(at - _MOST_JOINED + 1, at + number):
-        for length in range(2, _MOST_JOINED + 1):
-            begins, ends = other - at, other + length - (at + number)
-            if begins * ends > 0 and other + length > at:
-                yield other, length
 
 
 def _agree_on_nodes(work: _Work, found: _Attributed) -> None:

@@ -75,8 +75,7 @@ class Matcher:
         self._varying = _varying([(one.work, lookup(reference.like, one.module)) for one in patterns])
         self._twins = _twins(patterns)
         self._counts = np.stack([self._counted(pattern.work.name) for pattern in patterns])
-        names = [pattern.work.name for pattern in patterns if pattern.whole]
-        self.borders = Borders(names or [pattern.work.name for pattern in patterns])
+        self.borders = Borders([pattern.work.name for pattern in patterns])
         self._known: dict[bytes, StretchMatch | None] = {}
         self._cells = 0
         #: Whether the search has ended, so that no further work is compared with patterns.
@@ -85,8 +84,7 @@ class Matcher:
     def answer(self, work: Signatures, *, whole: bool) -> StretchMatch | None:
         """What the most similar pattern shows; None if none is like it.
 
-        ``whole`` is whether something ran before and after it. If not, and the pattern may be cut, too, both may be
-        different parts of a step, unless they are the same.
+        ``whole`` is whether something ran before and after it. If not, the recording may cut it.
         """
         key = work.exact.tobytes() + bytes([whole])
         if key not in self._known:
@@ -94,7 +92,7 @@ class Matcher:
             if same:
                 alike = (self._patterns[at] for at in same)
                 equal = [StretchMatch(one, one.module, one.cause, (0, one.core), 1.0, same_sizes=True) for one in alike]
-                answer = _common(equal)
+                answer = _most_alike(equal)
                 self._known[key] = _without(answer, self._twins[same[0]] & (answer.module >= 0))
             else:
                 self._known[key] = self._most_similar(work, whole=whole)
@@ -109,24 +107,22 @@ class Matcher:
         sizes = np.array([pattern.work.name.size for pattern in self._patterns])
         share = common / np.maximum(1, np.minimum(sizes, work.name.size))
         found: list[StretchMatch] = []
-        compared, like, least = 0, set[int](), 0.0
+        compared, like = 0, set[int]()
         if self.borders.holds_a_border(work.name):
             return None
         for at in np.argsort(-common / (sizes + work.name.size), kind="stable").tolist():
-            bound = 2 * common[at] / (sizes[at] + work.name.size)
-            if self._repeating[at] or not (whole or self._patterns[at].whole) or self._alike[at] in like:
+            if self._repeating[at] or self._alike[at] in like:
                 continue
-            if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED or bound < least / 2:
+            if share[at] < _LEAST_COMMON or compared == _MOST_COMPARED:
                 continue
             compared += 1
-            answer = self._compared(work, at)
+            answer = self._compared(work, at, whole=whole)
             if answer is not None:
                 like.add(self._alike[at])
                 found.append(answer)
-                least = max(least, answer.share)
         return _most_alike(found) if found else None
 
-    def _compared(self, work: Signatures, at: int) -> StretchMatch | None:
+    def _compared(self, work: Signatures, at: int, *, whole: bool) -> StretchMatch | None:
         pattern = self._patterns[at]
         if not comparable(work.name.size, pattern.work.name.size):
             return None
@@ -141,11 +137,8 @@ class Matcher:
         if found is None:
             return None
         comparison = _Comparison(work, pattern, found, self._reference, self._varying[at])
-        answer = comparison.answer()
-        if answer is None:
-            return None
-        unclear = self._twins[at][comparison.place] & (comparison.place >= 0) & (answer.module >= 0)
-        return _without(answer, unclear)._replace(same_sizes=bool(same_sizes))
+        answer = comparison.answer(whole=whole)
+        return None if answer is None else answer._replace(same_sizes=bool(same_sizes))
 
 
 def _twins(patterns: Sequence[Pattern]) -> list[Flags]:
@@ -180,21 +173,11 @@ def _most_alike(answers: list[StretchMatch]) -> StretchMatch:
 
     Steps with the same sizes are more alike than others with more kernels in common.
     """
-    best = max((one.same_sizes, one.share) for one in answers)
-    answer = _common([one for one in answers if (one.same_sizes, one.share) == best])
+    answer = max(answers, key=lambda one: (one.same_sizes, one.share))
     for other in answers:
         if other.same_sizes == answer.same_sizes and other.share >= _AS_LIKELY * answer.share:
             answer = _without(answer, _disagree(answer.module, other.module))
     return answer
-
-
-def _common(answers: list[StretchMatch]) -> StretchMatch:
-    """What several equally similar patterns agree on."""
-    first = answers[0]
-    differs = np.zeros(first.module.size, dtype=bool)
-    for other in answers[1:]:
-        differs |= other.module != first.module
-    return _without(first, differs)
 
 
 def without_copied(answer: StretchMatch, names: Ints, *, first: bool, last: bool) -> StretchMatch:
@@ -231,7 +214,7 @@ class _Comparison:
         self.filled = np.zeros(size, dtype=bool)
         self.common = np.setdiff1d(work.name[certain], work.name[work.group == PRODUCT])
 
-    def answer(self) -> StretchMatch | None:
+    def answer(self, *, whole: bool) -> StretchMatch | None:
         """The modules, if the greater part of both is alike, and one batch explains all sizes."""
         if not (self.place >= 0).any():
             return None
@@ -245,11 +228,7 @@ class _Comparison:
         place = self.place[rows]
         work, pattern = self.work.at(rows), self.pattern.work.at(place)
         odd = _unexplained(work, pattern, self.pattern.module[place], self.varies[place])
-        # An end that is in no list of layers must be the same: stages of a pipeline differ in their ends alone.
-        marked = np.flatnonzero(self.pattern.module[: self.pattern.core] >= 0)
-        ends = np.append(marked[:1], marked[-1:])
-        ends = ends[self.reference.place[self.pattern.module[ends]] < 0]
-        if odd is None or not rows.size or not self._mostly_alike() or (ends.size and not self.covered[ends].any()):
+        if odd is None or not rows.size or not self._mostly_alike() or not self._ends_fit(whole=whole):
             return None
         self._drop(rows[odd], _AMBIGUOUS)
         in_core = rows[place < self.pattern.core]
@@ -257,6 +236,19 @@ class _Comparison:
         share = 2 * self.found.matched / (self.work.name.size + self.pattern.module.size)
         module, cause = self.module.astype(np.int32), self.cause.astype(np.int32)
         return StretchMatch(self.pattern, module, cause, core, float(share), same_sizes=False)
+
+    def _ends_fit(self, *, whole: bool) -> bool:
+        """Whether the ends are those of the step: stages of a pipeline, and models of other depths, differ there alone.
+
+        An end that is in no list of layers must be the same. What begins or ends at an edge of the recording, and like
+        the midst of the step, may be cut from a deeper model.
+        """
+        marked = np.flatnonzero(self.pattern.module[: self.pattern.core] >= 0)
+        ends = np.append(marked[:1], marked[-1:])
+        if not whole and ends.size and ((self.found.some[[0, -1]] >= 0) & ~self.found.used[ends]).any():
+            return False
+        ends = ends[self.reference.place[self.pattern.module[ends]] < 0]
+        return not ends.size or bool(self.covered[ends].any())
 
     def _mostly_alike(self) -> bool:
         """Whether most of both sides has a counterpart, and neither runs much more than the other."""
@@ -280,7 +272,6 @@ class _Comparison:
     def _widened(self, work: slice, pattern: slice) -> tuple[slice, slice]:
         """A gap with its neighbours of the same classes: among these, names do not show which one is another's."""
         groups = {*self.work.group[work].tolist()} - {UNKNOWN}
-        groups |= {PRODUCT} & {*self.pattern.work.group[pattern].tolist()}
         start, stop, size = work.start, work.stop, self.place.size
         first, last = pattern.start, pattern.stop
         while start > 0 and self.place[start - 1] == first - 1 and int(self.work.group[start - 1]) in groups:
@@ -294,7 +285,7 @@ class _Comparison:
         group, of_pattern = self.work.group[work], self.pattern.work.group[pattern]
         if group.size != of_pattern.size or (group == UNKNOWN).any() or (group != of_pattern).any():
             return False
-        if np.isin(np.append(self.work.name[work], self.pattern.work.name[pattern]), self.common).any():
+        if np.isin(self.work.name[work], self.common).any():
             return False
         self.module[work], self.cause[work] = self.pattern.module[pattern], self.pattern.cause[pattern]
         self.filled[work] = True

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -50,7 +50,6 @@ class Pattern:
     core: int  # how many pieces belong to the step or call itself
     step: StepMarker | None  # its marker, if it is a step and this is its thread
     step_id: int  # of a step, its id in the dataset; else -1
-    whole: bool  # whether it is certain that the recording does not cut it: it ran twice, or between other work
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +148,7 @@ class _Part:
         order = order[self.work.group[order] != SPLIT]
         exact, module = self.work.exact[order], self.module[order]
         found: _Patterns = {}
-        for first, core, end, whole in _bounds(line[order], self._units(by_call=by_call)[order]):
+        for first, core, end in _bounds(line[order], self._units(by_call=by_call)[order]):
             rows = order[first:end]
             step = -1 if by_call else int(columns["step_id"][rows[0]])
             tid, marker = self.steps.get(step, (None, None))
@@ -157,8 +156,9 @@ class _Part:
             key = exact[first:end].tobytes(), module[first:end].tobytes(), marker.kind if marker else "", core - first
             if key not in found:
                 work, cause = self.work.at(rows), self.cause[rows]
-                found[key] = Pattern(work, module[first:end], cause, core - first, marker, step, whole), 0
-            found[key] = replace(found[key][0], whole=found[key][0].whole or whole), found[key][1] + 1
+                found[key] = Pattern(work, module[first:end], cause, core - first, marker, step), 0
+            pattern, times = found[key]
+            found[key] = pattern, times + 1
         return found
 
     def _units(self, *, by_call: bool) -> Ints:
@@ -204,10 +204,9 @@ def _frequent(parts: Iterable[_Patterns]) -> list[Pattern]:
     for part in parts:
         for key, (pattern, times) in part.items():
             known, before = every.get(key, (pattern, 0))
-            every[key] = replace(known, whole=known.whole or pattern.whole), before + times
+            every[key] = known, before + times
     most = sorted(every.values(), key=lambda one: -one[1])[:_MOST_PATTERNS]
-    # Two steps are not cut in the same way.
-    return [replace(pattern, whole=pattern.whole or times > 1) for pattern, times in most]
+    return [pattern for pattern, _ in most]
 
 
 def _signatures(table: pa.Table, columns: dict[str, Ints]) -> Signatures:
@@ -219,8 +218,8 @@ def _signatures(table: pa.Table, columns: dict[str, Ints]) -> Signatures:
     return signatures_of(kinds[kind.code], row, copies, [columns[size] for size in SIZES], names)
 
 
-def _bounds(line: Rows, unit: Ints) -> Iterator[tuple[int, int, int, bool]]:
-    """Every pattern's first row, the end of its step or call, that of what follows, and whether it is not cut."""
+def _bounds(line: Rows, unit: Ints) -> Iterator[tuple[int, int, int]]:
+    """Every pattern's first row, the end of its step or call, and that of what follows."""
     inside = np.flatnonzero(unit >= 0)
     if not inside.size:
         return
@@ -229,8 +228,7 @@ def _bounds(line: Rows, unit: Ints) -> Iterator[tuple[int, int, int, bool]]:
     last = np.append(inside[np.flatnonzero(begins)[1:] - 1], inside[-1])
     ends = np.append(np.flatnonzero(np.diff(line)) + 1, line.size)
     end = np.minimum(ends[np.searchsorted(ends, last, side="right")], np.append(first[1:], line.size))
-    whole = np.isin(first, np.append(0, ends), invert=True) & np.isin(last + 1, ends, invert=True)
-    yield from zip(first.tolist(), (last + 1).tolist(), end.tolist(), whole.tolist(), strict=True)
+    yield from zip(first.tolist(), (last + 1).tolist(), end.tolist(), strict=True)
 
 
 # Modules of which the data decides whether they run, such as the experts of a mixture, or layers that are dropped: no

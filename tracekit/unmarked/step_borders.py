@@ -54,7 +54,7 @@ class Borders:
         return Cuts(place, inside_step, same_kernel_on_both_sides)
 
     def holds_a_border(self, names: Ints) -> bool:
-        """Whether names follow each other as they do only where a step ends, so that they are of two steps."""
+        """Whether names follow each other as they do only where a step ends: two steps, compared with none."""
         pairs = _pairs(names)
         return bool((np.isin(pairs, self._between) & ~np.isin(pairs, self._inner)).any())
 
