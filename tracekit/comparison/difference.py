@@ -371,7 +371,7 @@ def _chance(rows: pd.DataFrame) -> Floats:
     """Probability that equal runs differ as much, with or without the change common to all modules (clocks)."""
     sides = [pd.DataFrame({name: rows.pop(f"{side}_{name}") for name in OF_MEANS}) for side in _SIDES]
     modules = rows["what"] == "module"
-    common = (sides[1]["trimmed_ns"] / sides[0]["trimmed_ns"])[modules].replace([0.0, np.inf], np.nan).median()
+    common = (sides[1]["trimmed_ns"] / sides[0]["trimmed_ns"])[modules].replace([0.0, np.inf], np.nan).dropna().median()
     alone, beside = chance_of(sides), chance_of(sides, 1.0 if math.isnan(common) else common)
     return np.where(modules, np.minimum(1.0, 2 * np.minimum(alone, beside)), alone)
 
