@@ -410,7 +410,11 @@ class Coverage(TypedTable, name="coverage"):
     known = ArrowValues("Whether the row counts what is known.", pa.bool_())
     count = Integers("How many there are.")
     time_ns = Integers("Sum of their durations; 0 where durations do not apply.")
-    share = ArrowValues("Share of the time (kernels, compiled graphs) or count of its subject, 0 to 1.", pa.float64())
+    share = ArrowValues(
+        "Share of the time (kernels, compiled graphs) or count of its subject, of compiled code of the time of all "
+        "kernels; 0 to 1.",
+        pa.float64(),
+    )
     advice = ArrowValues("What to do about it; empty if there is nothing to do.", pa.string())
 
 
