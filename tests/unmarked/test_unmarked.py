@@ -161,6 +161,11 @@ def test_replays_of_cuda_graphs_and_work_whose_launches_were_not_recorded_are_kn
     assert laboratory.score(run, laboratory.reference([Step(sampled(model()))] * 3)).share == 1
 
 
+def test_a_replay_that_the_recording_cuts_has_the_modules_of_the_other_replays(laboratory: Laboratory) -> None:
+    run = Run([Step(sampled(model()), graph=3)] * SIX, marked=False, late=20)
+    assert laboratory.score(run, laboratory.reference([Step(sampled(model()))] * 3)).share == 1
+
+
 def test_steps_that_nobody_marked_are_those_of_the_marked_run(laboratory: Laboratory) -> None:
     reference = laboratory.reference([Step(sampled(model()), DECODE)] * 3)
     dataset = laboratory.dataset(bare(sampled(model())), reference)
@@ -170,6 +175,17 @@ def test_steps_that_nobody_marked_are_those_of_the_marked_run(laboratory: Labora
     assert {row["call_id"] for row in kernels} == {None}
     assert {row["cause"] for row in kernels if not row["module"]} == {"outside_modules"}
     assert len({row["step_id"] for row in kernels} - {None}) == SIX
+
+
+@pytest.mark.parametrize("tokens", [512, 96])
+def test_a_step_that_nobody_marked_ends_with_its_last_kernel(laboratory: Laboratory, tokens: int) -> None:
+    marked, production = (
+        [Step(model(tokens=size), DECODE), Step([Op(None, "memcpy 8")] * 2)] * SIX for size in (512, tokens)
+    )
+    dataset = laboratory.dataset(Run(production, marked=False), laboratory.reference(marked))
+    kernels = dataset.table("kernels").to_pylist()
+    assert {row["kind"] for row in kernels if row["step_id"] is None} == {"memcpy"}
+    assert {row["kind"] for row in kernels if row["step_id"] is not None} == {"kernel"}
 
 
 def test_models_that_run_in_other_numbers_are_known_call_by_call(laboratory: Laboratory) -> None:

@@ -20,7 +20,7 @@ from tracekit.tables.modules import table_of
 from tracekit.trace.evidence import Evidence
 from tracekit.trace.hierarchy.modules import Module
 from tracekit.trace.steps import Steps, step_at
-from tracekit.unmarked.pattern_matches import Matcher, StretchMatch, without_copied
+from tracekit.unmarked.pattern_matches import Matcher, StretchMatch
 from tracekit.unmarked.reference import Pattern, Reference
 from tracekit.unmarked.signatures import PRODUCT, SIZES, SPLIT, Signatures, signatures_of
 from tracekit.unmarked.step_borders import Cuts, beginnings
@@ -233,15 +233,11 @@ class _Stretches(NamedTuple):
         begins = not first or line[first - 1] != line[first]
         ends = end == line.size or line[end] != line[first]
         work = self.lines.signatures.at(slice(first, end))
-        answer = self.matcher.answer(work, whole=not (begins or ends))
-        both = cuts.same_kernel_on_both_sides
-        if answer is None or not (both[at] or both[end_at]):
-            return answer
-        return without_copied(answer, work.name, first=bool(both[at]), last=bool(both[end_at]))
+        return self.matcher.answer(work, whole=not (begins or ends))
 
 
 def _agree_on_nodes(work: _Work, found: _Attributed) -> None:
-    """A node of a CUDA graph has one module in all its replays, and always runs the same kernel."""
+    """A node of a CUDA graph has one module in all its replays."""
     rows = np.flatnonzero(work.rows.graph_node_id >= 0)
     if not rows.size:
         return
@@ -249,9 +245,8 @@ def _agree_on_nodes(work: _Work, found: _Attributed) -> None:
     nodes, module, unknown = int(node.max()) + 1, found.module[rows], -2
     told = np.flatnonzero(module >= 0)
     common = agreed(node[told], module[told], nodes, missing=unknown)
-    same_kernel = agreed(node, work.signatures.name[rows], nodes, missing=unknown) != unknown
     has = counts(node[told], nodes) > 0
-    clear = has & (common != unknown) & same_kernel
+    clear = has & (common != unknown)
     found.module[rows] = np.where(clear[node], common[node], -1)
     found.cause[rows] = np.where(clear[node], _NO_CAUSE, np.where(has[node], _CONTRADICTED, found.cause[rows]))
 

@@ -180,13 +180,6 @@ def _most_alike(answers: list[StretchMatch]) -> StretchMatch:
     return answer
 
 
-def without_copied(answer: StretchMatch, names: Ints, *, first: bool, last: bool) -> StretchMatch:
-    """The answer without modules at the ends, where what ran before or after may as well be that of the step."""
-    run = np.cumsum(np.diff(names, prepend=names[0]) != 0)
-    ends = (first & (run == 0)) | (last & (run == run[-1]))
-    return _without(answer, ends & (answer.module >= 0))
-
-
 def _without(answer: StretchMatch, unclear: Flags) -> StretchMatch:
     """The answer without the modules of some work."""
     return answer._replace(
@@ -319,8 +312,7 @@ class _Comparison:
         fits = (name[other] == _ANY) | (name[other] == work[extra[one]])
         one, other = one[fits], other[fits]
         apart = np.abs(extra[one] - at[other])
-        nearest = apart == minima(one, apart, extra.size)[one]
-        nearest |= apart == minima(other, apart, at.size)[other]
+        nearest = apart == minima(other, apart, at.size)[other]
         moved = np.zeros(work.size, dtype=bool)
         for row, place in sorted({*zip(extra[one[nearest]].tolist(), at[other[nearest]].tolist(), strict=True)}):
             first, last = sorted((row, place))

@@ -22,8 +22,6 @@ class Cuts(NamedTuple):
 
     place: Rows  # the first work after each
     inside_step: Flags  # whether what is around it follows each other within steps only
-    # Whether the same kernel runs before and after it, which it does at no end of a step.
-    same_kernel_on_both_sides: Flags
 
 
 class Borders:
@@ -41,17 +39,15 @@ class Borders:
         inside = np.flatnonzero((place > 0) & (place < names.size))
         inside = inside[line[place[inside] - 1] == line[place[inside]]]
         at = place[inside]
-        last, first = names[at - 1], names[at]
-        no_border = ~np.isin(_joined(last, first), self._between)
-        inside_step, same_kernel_on_both_sides = np.zeros(place.size, dtype=bool), np.zeros(place.size, dtype=bool)
-        same_kernel_on_both_sides[inside] = no_border & (last == first)
+        no_border = ~np.isin(_joined(names[at - 1], names[at]), self._between)
+        inside_step = np.zeros(place.size, dtype=bool)
         for begin in (at - 2, at - 1):
             known = np.flatnonzero(no_border & (begin >= 0) & (begin + 2 < names.size))
             begins = begin[known]
             known = known[line[begins] == line[begins + 2]]
             triple = _joined(_joined(names[begin[known]], names[begin[known] + 1]), names[begin[known] + 2])
             inside_step[inside[known[np.isin(triple, self._inner)]]] = True
-        return Cuts(place, inside_step, same_kernel_on_both_sides)
+        return Cuts(place, inside_step)
 
     def holds_a_border(self, names: Ints) -> bool:
         """Whether names follow each other as they do only where a step ends: two steps, compared with none."""
