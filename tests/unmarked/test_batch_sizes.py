@@ -36,6 +36,16 @@ def plain_norms(*, tokens: int, hidden: int) -> list[Op]:
     return found
 
 
+def eager_attention(*, context: int) -> list[Op]:
+    """A decoder whose attention is a product, a softmax and a dropout, of sizes that depend on the context."""
+    softmax = "void softmax_warp_forward<float, float, 10>(float*, float const*, int)"
+    found = []
+    for op in model(tokens=64):
+        names = [GEMM["ampere"], softmax, ELEMENTWISE.format(4, "dropout")] if "flash" in op.name else []
+        found += [op._replace(name=name, grid=(context // 64, 16)) for name in names] or [op]
+    return found
+
+
 def convolutional(batch: int, width: int) -> list[Op]:
     """A network that halves images and doubles channels."""
     ops = []
@@ -62,6 +72,7 @@ def wider_mlp(ops: Sequence[Op], part: str = ".act") -> list[Op]:
         (perceptron(32, WIDTHS), perceptron(64, WIDTHS), True),
         (model(tokens=1), model(tokens=8), True),
         (model(tokens=256), model(tokens=512, gpu="hopper", width=16), True),
+        (eager_attention(context=1024), eager_attention(context=4096), True),
         (plain_norms(tokens=512, hidden=1024), plain_norms(tokens=2048, hidden=1024), True),
         (perceptron(32, WIDTHS), perceptron(32, [2 * width for width in WIDTHS]), False),
         (perceptron(32, EQUAL), perceptron(32, [2 * width for width in EQUAL]), False),

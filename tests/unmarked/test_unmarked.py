@@ -42,6 +42,10 @@ def several(number: int) -> list[Op]:
     return [*model()[:25], *more, *model()[25:]]
 
 
+def first_kernel_again() -> list[Op]:
+    return [*model()[:25], model()[0]._replace(module=None), *model()[25:]]
+
+
 def twins(teacher: int, student: int) -> list[Op]:
     return [*model(prefix="teacher", tokens=teacher), *model(prefix="student", tokens=student)]
 
@@ -86,6 +90,7 @@ DEPTHS = ((1, 2), (2, 4), (6, 12), (12, 6))
             pytest.param(with_much_else(*one), without_a_layer(with_much_else(*one)), 0, 0, id=f"no layer 3 of {one}")
             for one in ((8, 0), (4, 100))
         ),
+        pytest.param(model(), first_kernel_again(), 0.9, 1, id="the first kernel again in the midst"),
         pytest.param(model(), several(9), 0.01, 1, id="somewhat less than a seventh more"),
         pytest.param(model(), several(10), 0, 0, id="a seventh more"),
     ],
