@@ -12,6 +12,7 @@ takes 1.5 times as long as all later ones there.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, maxima, minima, sums
 from tracekit.arrays.types import Ints, Rows
-from tracekit.dataset.opening import Dataset
+from tracekit.dataset.opening import REPORT, Dataset
 
 _UNKNOWN = np.iinfo(np.int64)
 #: How many times as long as all later windows one of the warm-up takes at least.
@@ -60,9 +61,15 @@ def host_spans(table: pa.Table) -> tuple[Ints, Ints, Ints]:
     return thread_keys(table), start, end
 
 
+def read(dataset: Dataset, name: str, columns: Sequence[str]) -> pa.Table:
+    """Columns of a table, and the one of reports if there are several, read report by report."""
+    wanted = [*columns, *([REPORT] if dataset.reports else [])]
+    return pa.concat_tables([part.table(name, wanted) for part in dataset.by_report()]).unify_dictionaries()
+
+
 def host_steps(dataset: Dataset) -> Steps:
-    """The steps of a report."""
-    table = dataset.table("steps", ["step_id", "pid", "tid", "start_ns", "end_ns"])
+    """The steps of all reports."""
+    table = read(dataset, "steps", ["step_id", "pid", "tid", "start_ns", "end_ns"])
     start, end = integers(table, "start_ns", _UNKNOWN.max), integers(table, "end_ns", _UNKNOWN.min)
     return Steps(integers(table, "step_id"), thread_keys(table), start, end)
 

@@ -223,8 +223,6 @@ class _Sample:
             return table
         if name not in _TIMES:
             return self._dataset.table(name, columns)
-        if self._parts:
-            return pa.concat_tables([part.table(name, columns) for part in self._parts]).unify_dictionaries()
         known = self._columns.setdefault(name, {})
         if wanted := [one for one in columns if one not in known]:
             pieces = zip(self._dataset.pieces(name, wanted), self._inside(name), strict=True)

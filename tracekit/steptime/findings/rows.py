@@ -24,7 +24,7 @@ from tracekit.steptime.own_times import RANK_TIMES, RankTimes, times_of
 from tracekit.steptime.timeline import Spans
 from tracekit.steptime.whatif import StepModel
 from tracekit.steptime.whatif.changes import Edit, Removal
-from tracekit.steptime.whatif.recorded import read
+from tracekit.steptime.windows import read
 
 #: How many rows evidence names.
 _MOST_IDS = 10
@@ -101,7 +101,7 @@ class StepRows:
         self.launched = np.full(self.events.start.size, -1)
         own = np.flatnonzero(self.work.event >= 0)[::-1]
         self.launched[self.work.event[own]] = own
-        kernels = dataset.table("kernels", _COLUMNS)
+        kernels = read(dataset, "kernels", _COLUMNS)
         self._kernels = taken(kernels, positions(self.work.kernel, integers(kernels, "kernel_id")))
         self.step = self.work.step
         self.call, self.bytes = (self.column(name) for name in ("call_id", "bytes"))

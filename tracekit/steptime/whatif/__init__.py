@@ -26,8 +26,8 @@ from tracekit.steptime import budget
 from tracekit.steptime.timeline import NEVER, Spans, Timeline, spans_of, timeline_of
 from tracekit.steptime.whatif.changes import Changes, Changing
 from tracekit.steptime.whatif.model import Tasks, Times, arrivals, measured, simulated, tasks
-from tracekit.steptime.whatif.recorded import on_one_clock, read, recorded
-from tracekit.steptime.windows import steady, windows_of
+from tracekit.steptime.whatif.recorded import on_one_clock, recorded
+from tracekit.steptime.windows import read, steady, windows_of
 
 __all__ = ["Changes", "Floats", "Prediction", "StepModel", "predict"]
 

@@ -16,11 +16,11 @@ from tracekit.arrays.columns import in_order, integers
 from tracekit.arrays.groups import grouped
 from tracekit.arrays.intervals import one_axis
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.dataset.opening import REPORT, Dataset
+from tracekit.dataset.opening import Dataset
 from tracekit.ranks.collectives import collectives_in
 from tracekit.ranks.meetings import Clock
 from tracekit.steptime.timeline import NEVER, awaited_by_streams
-from tracekit.steptime.windows import Steps, host_spans, host_steps, thread_keys
+from tracekit.steptime.windows import Steps, host_spans, host_steps, read, thread_keys
 
 _WORK = (
     *("kernel_id", "kind", "name", "module_id", "pid", "tid", "device", "context", "stream", "step_id"),
@@ -114,11 +114,6 @@ def on_one_clock(clocks: Sequence[Clock], report: Rows, time: Ints) -> Ints:
     """Times on the clock that reports share, given the report of each, in order."""
     parts = np.split(time, np.searchsorted(report, np.arange(1, len(clocks))))
     return np.concatenate([clock.at(own) for clock, own in zip(clocks, parts, strict=True)])
-
-
-def read(dataset: Dataset, name: str, columns: Sequence[str]) -> pa.Table:
-    """Columns of a table, and the one of reports if there are several."""
-    return dataset.table(name, [*columns, *([REPORT] if dataset.reports else [])])
 
 
 def recorded(dataset: Dataset, modules: Hierarchy) -> Recorded:
