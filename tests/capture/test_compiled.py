@@ -166,18 +166,27 @@ class Recurrent(Net):
 def test_what_dynamo_leaves_to_python_inside_a_compiled_model_is_marked(make: Callable[[], nn.Module]) -> None:
     """Dynamo compiles every function that Python then calls, also hooks, which do nothing in compiled code."""
     made = []
+    inside: set[str] = set()
+
+    def compiler(graph: torch.fx.GraphModule, _inputs: object) -> Callable:
+        stacks = (node.meta.get("nn_module_stack", {}) for node in graph.graph.nodes)
+        inside.update(text for stack in stacks for text, _ in stack.values())
+        return graph.forward
+
     for to in (None, MemoryEmitter()):
         torch._dynamo.reset()
         counters.clear()
         model = make()
-        run = torch.compile(model, backend="eager")
+        run = torch.compile(model, backend=compiler)
         if to is not None:
             layer_markers(run, backward=True, emitter=to)
         run(X)
         made.append(counters["stats"]["unique_graphs"])
     assert made[0] == made[1] > 0
     assert isinstance(to, MemoryEmitter)
-    assert tree(to) == ["top", "  top.a", "  top.b"]
+    left = [name for name in ("a", "b") if f"L['self'].{name}" not in inside]  # torch 2.15 compiles `a` with the model
+    assert tree(to) == ["top", *(f"  top.{name}" for name in left)]
+    assert "b" in left
 
 
 def test_markers_by_hand_and_steps_vanish_inside_of_a_graph_without_breaking_it() -> None:

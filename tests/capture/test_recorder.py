@@ -137,7 +137,11 @@ def test_texts_of_markers_and_names_of_the_users_ranges_arrive_unharmed() -> Non
         for text in TEXTS:
             with record_function(text):
                 torch.zeros(1)
-    assert texts_of(rows_of(recorder)) == [*ODD, *TEXTS, *TEXTS]
+    texts = texts_of(rows_of(recorder))
+    ours = len(ODD) + len(TEXTS)
+    assert texts[:ours] == [*ODD, *TEXTS]
+    replaced = [text.replace('"', "'") for text in TEXTS]  # by torch 2.15 itself
+    assert texts[ours:] in (TEXTS, replaced)
 
 
 def test_a_marker_left_open_is_open_or_counted_as_lost(tmp_path: Path) -> None:

@@ -130,10 +130,21 @@ class Detours(nn.Module):
         return _KEPT[self.name](self.enclosing(self.kept(x)))
 
 
-def test_a_module_is_called_what_its_model_calls_it_on_whatever_way_the_program_comes_to_it() -> None:
+def handed_on(method: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def run(*args: Tensor) -> Tensor:
+        return method(*args)
+
+    return run
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_a_module_is_called_what_its_model_calls_it_on_whatever_way_the_program_comes_to_it(*, wrap: bool) -> None:
     model = nn.Sequential(Detours("first"), Detours("second")).eval().requires_grad_(requires_grad=False)
     with compiled_maps(), torch.no_grad():
-        model.compile()
+        if wrap:
+            model.forward = torch.compile(handed_on(model.forward))
+        else:
+            model.compile()
         model(torch.ones(4, _WIDTH))
         with watched(model) as seen:
             model(torch.ones(4, _WIDTH))

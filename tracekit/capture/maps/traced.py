@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from types import MethodType
 from typing import Any, NamedTuple
 from weakref import ref
 
@@ -26,6 +27,8 @@ _WORD = re.compile(r"[a-z0-9]+")
 #: What nearly all decorators call the arguments that they hand on; the first one is the module, if they take no other.
 _ARGS = "args"
 _FIRST_ARG = f"L['{_ARGS}'][0]"
+#: Behind a bound method, the module whose method it is.
+_OF_METHOD = ".__self__"
 
 
 class Scope(NamedTuple):
@@ -45,6 +48,9 @@ def scope(graph: fx.GraphModule) -> Scope:
     match variables.get(_ARGS):
         case (nn.Module() as item, *_):
             modules[_FIRST_ARG] = item
+    if not modules:  # Dynamo's wrapper of a method of torch's own, such as that of nn.Sequential, holds the method
+        methods = {f"L['{name}']{_OF_METHOD}": item for name, item in variables.items() if isinstance(item, MethodType)}
+        modules = {text: method.__self__ for text, method in methods.items() if isinstance(method.__self__, nn.Module)}
     owner = next((text for text, item in modules.items() if _names_itself(item, text)), None)
     modules |= {f"G['{name}']": item for name, item in names.items() if isinstance(item, nn.Module)}
     return Scope(modules, owner, tensors or _tensors_by_name(inputs, owner, modules))
@@ -263,8 +269,8 @@ def _place(name: str, caller: str | None, above: str | None) -> str:
     return above if name == caller else f"{above}.{name.rpartition('.')[2]}"
 
 
-#: What a traced name begins with: a local or global of the traced function.
-_VARIABLE = re.compile(rf"{re.escape(_FIRST_ARG)}|([A-Z]+)\['((?:[^'\\]|\\.)*)'\]")
+#: What a traced name begins with: a local or global of the traced function, or the module of one that is a method.
+_VARIABLE = re.compile(rf"{re.escape(_FIRST_ARG)}|[A-Z]+\['(?:[^'\\]|\\.)*'\](?:{re.escape(_OF_METHOD)}\b)?")
 _PART = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]|\['?([^'\]]*)'?\]")
 
 
