@@ -137,6 +137,7 @@ def handed_on(method: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     return run
 
 
+@pytest.mark.releases
 @pytest.mark.parametrize("wrap", [False, True])
 def test_a_module_is_called_what_its_model_calls_it_on_whatever_way_the_program_comes_to_it(*, wrap: bool) -> None:
     model = nn.Sequential(Detours("first"), Detours("second")).eval().requires_grad_(requires_grad=False)
