@@ -8,7 +8,7 @@ from typing import Any
 import tracekit
 from tracekit.dataset.joining import Part, join
 from tracekit.dataset.opening import Dataset
-from tracekit.pipeline.report import write_tables
+from tracekit.pipeline.processes import write_tables
 from tracekit.pipeline.several import IDS_PER_REPORT
 from tracekit.pipeline.stages import ParseOptions
 from tracekit.progress import no_progress

@@ -149,7 +149,7 @@ def test_what_changed_between_several_reports_is_that_of_all_at_once(
     with monkeypatch.context() as patched:
         patched.setattr(Dataset, "by_report", at_once)
         same_difference(found, compare(before, after, shapes=shapes))
-    monkeypatch.setattr("tracekit.comparison.key_times._MOST_ROWS", 7)
+    monkeypatch.setattr("tracekit.comparison.step_metrics._MOST_ROWS", 7)
     same_difference(compare(before, after, shapes=shapes), found)
 
 

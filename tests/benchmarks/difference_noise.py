@@ -16,7 +16,7 @@ import pandas as pd
 from tests.benchmarks.measuring import benchmark
 from tracekit.arrays.types import Floats
 from tracekit.comparison import difference
-from tracekit.comparison.key_times import Key, KeyTimes
+from tracekit.comparison.step_metrics import Key, KeyTimes
 from tracekit.comparison.step_times import StepTimes
 
 LAYERS, OF_LAYER = 32, 8

@@ -26,7 +26,7 @@ from tracekit.dataset.opening import TABLE_NAMES, Dataset
 from tracekit.errors import ReportError
 from tracekit.markers.base import MappedKernel
 from tracekit.markers.kernel_maps import kernel_map
-from tracekit.pipeline import processes, report as one_report
+from tracekit.pipeline import processes
 from tracekit.pipeline.several import parsed_away
 from tracekit.pipeline.stages import ParseOptions
 from tracekit.readers.nsight import dealing
@@ -72,17 +72,17 @@ def small_pieces() -> Iterator[None]:
 
 def whole(path: Path | list[Path], out: Path, **options: Any) -> Dataset:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one_report, "LEAST_BYTES", 1 << 60)
+        patch.setattr(processes, "LEAST_BYTES", 1 << 60)
         return tracekit.parse(path, out, force=True, **options)
 
 
 def apart(path: Path | list[Path], out: Path, scheduler: str | None = "here", **options: Any) -> Dataset:
     """The dataset, which must have been made process by process."""
     made = []
-    write = processes.write_by_processes
+    write = processes._write_by_processes
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one_report, "LEAST_BYTES", 0)
-        patch.setattr(processes, "write_by_processes", lambda *args: made.append(write(*args)) or made[-1])
+        patch.setattr(processes, "LEAST_BYTES", 0)
+        patch.setattr(processes, "_write_by_processes", lambda *args: made.append(write(*args)) or made[-1])
         dataset = tracekit.parse(path, out, force=True, scheduler=scheduler, **options)
     assert made == [True] * len(made), "the report was read as a whole"
     return dataset
@@ -165,7 +165,7 @@ def test_other_processes_and_a_worker_of_a_cluster_write_the_same_bytes(tmp_path
     here = apart(path, tmp_path / "here")
     assert apart(path, tmp_path / "processes", None).manifest == here.manifest
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(one_report, "LEAST_BYTES", 0)
+        patch.setattr(processes, "LEAST_BYTES", 0)
         files = parsed_away(path, ParseOptions(), lambda _: None)
     assert files == {file.name: file.read_bytes() for file in (tmp_path / "here").iterdir()}
 

@@ -14,7 +14,7 @@ from tests.readers.files import LINES, lacks, rows, state
 from tests.readers.folders import as_folder
 from tests.trace_lines import report
 from tracekit.nsight.nsys import RAW_MAGIC, REPORT_END, REPORT_MAGIC
-from tracekit.pipeline import report as one_report
+from tracekit.pipeline import processes
 
 #: Answers as nsys does, and notes every export.
 NSYS = """#!/bin/sh
@@ -82,12 +82,12 @@ def problem(machine: Machine) -> str:
 
 
 @pytest.mark.parametrize("types", ["sqlite, hdf, arrow, and json", "sqlite, arrowdir, and parquetdir"])
-@pytest.mark.parametrize("least_bytes", [one_report.LEAST_BYTES, 0], ids=["small", "large"])
+@pytest.mark.parametrize("least_bytes", [processes.LEAST_BYTES, 0], ids=["small", "large"])
 def test_a_report_is_exported_once_and_read(
     machine: Machine, types: str, least_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine.install(types=types)
-    monkeypatch.setattr(one_report, "LEAST_BYTES", least_bytes)
+    monkeypatch.setattr(processes, "LEAST_BYTES", least_bytes)
     before = state(machine.report.parent)
     dataset = tracekit.parse(machine.report, machine.here / "a.tracekit")
     assert rows(dataset) == rows(tracekit.parse(machine.sqlite))

@@ -8,8 +8,7 @@ import numpy as np
 from tracekit.aggregates.nodes import hierarchy_keys
 from tracekit.aggregates.phase_times import TRAINING
 from tracekit.aggregates.subtrees import hierarchy, patterns
-from tracekit.comparison.alike_steps import common_properties
-from tracekit.comparison.key_times import KeyTimes
+from tracekit.comparison.step_metrics import KeyTimes, common_properties
 from tracekit.comparison.step_times import StepTimes, step_times
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import DatasetError

@@ -15,11 +15,19 @@ from tracekit.aggregates.weighted_kernels import certainty_of_work
 from tracekit.arrays.text import duration, percent
 from tracekit.arrays.types import Flags, Floats
 from tracekit.comparison import comparable
-from tracekit.comparison.alike_steps import BLOCK_MARK, common_properties, step_kinds, step_name
 from tracekit.comparison.comparable import Run
-from tracekit.comparison.key_times import KEYS, Key, KeyTimes, in_blocks
 from tracekit.comparison.medians import OF_MEANS, MatchedTimes, chance_of, discoveries, matched_times, medians
 from tracekit.comparison.noise import BESIDE, THRESHOLD, chance_of_gap, common_shifts, scales
+from tracekit.comparison.step_metrics import (
+    BLOCK_MARK,
+    KEYS,
+    Key,
+    KeyTimes,
+    common_properties,
+    in_blocks,
+    step_kinds,
+    step_name,
+)
 from tracekit.comparison.step_times import StepTimes
 from tracekit.dataset.opening import Dataset
 from tracekit.dataset.patterns import Pattern

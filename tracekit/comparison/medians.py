@@ -11,7 +11,7 @@ import pandas as pd
 
 from tracekit.arrays.groups import counts, distinct
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
-from tracekit.comparison.key_times import KeyTimes
+from tracekit.comparison.step_metrics import KeyTimes
 
 #: How many binomial standard deviations of ranks an interval reaches to each side of the median.
 _DEVIATIONS = 2.5

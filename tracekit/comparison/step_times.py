@@ -20,8 +20,7 @@ from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import grouped, sums_by
 from tracekit.arrays.text import json_text
 from tracekit.arrays.types import Flags, Ints, Rows
-from tracekit.comparison.alike_steps import PROPERTIES, STEP, step_before, step_kinds
-from tracekit.comparison.key_times import KeyRows, KeyTimes, Met, Sorted
+from tracekit.comparison.step_metrics import PROPERTIES, STEP, KeyRows, KeyTimes, Met, Sorted, step_before, step_kinds
 from tracekit.dataset.opening import Dataset
 
 #: The step of work outside steps.

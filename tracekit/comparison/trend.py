@@ -24,10 +24,10 @@ from tracekit.arrays.groups import grouped, sums_by
 from tracekit.arrays.text import listed, percent
 from tracekit.arrays.types import Flags, Floats, Ints, Rows
 from tracekit.comparison import comparable, noise
-from tracekit.comparison.alike_steps import PROPERTIES, STEP, common_properties, step_kinds, step_name
 from tracekit.comparison.difference import MIN_SHARE
 from tracekit.comparison.medians import medians
 from tracekit.comparison.noise import LEAST_RUNS, THRESHOLD, common_shifts
+from tracekit.comparison.step_metrics import PROPERTIES, STEP, common_properties, step_kinds, step_name
 from tracekit.dataset.manifest import MANIFEST
 from tracekit.dataset.opening import SUFFIX, Dataset, load
 from tracekit.dataset.patterns import Pattern

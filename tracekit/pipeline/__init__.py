@@ -13,7 +13,7 @@ from tracekit.dataset.opening import Dataset, load
 from tracekit.dataset.writing import as_named, default_folder, published, writing
 from tracekit.errors import ReportError, UsageError
 from tracekit.markers.base import AUTO, HIERARCHIES, MODULES
-from tracekit.pipeline.report import write_tables
+from tracekit.pipeline.processes import write_tables
 from tracekit.pipeline.stages import ParseOptions, Run
 from tracekit.progress import Progress, no_progress
 from tracekit.readers import reader_for

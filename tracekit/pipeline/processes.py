@@ -1,4 +1,4 @@
-"""The processes of a large report, worked on apart, and merged into the dataset of the whole report.
+"""One report: as a whole, or if it is large its processes apart, which makes the same dataset.
 
 There are three rounds of tasks, which an engine does: the rows of the report are dealt to the processes, the processes
 go through the stages as whole reports do, and each table is merged.
@@ -22,11 +22,20 @@ from tracekit.engines.dask import scratch_folder
 from tracekit.engines.processes import cores
 from tracekit.errors import ReportError
 from tracekit.markers.base import HIERARCHIES, CompiledGraphMarker, KernelMapMarker
-from tracekit.pipeline.stages import ParseOptions, described, needed_bytes, sqlite_bytes, traced, without_collector
+from tracekit.pipeline.stages import (
+    ParseOptions,
+    described,
+    needed_bytes,
+    sqlite_bytes,
+    tables_of,
+    traced,
+    without_collector,
+)
 from tracekit.progress import Progress, no_progress, of_all
+from tracekit.readers.base import Reader
 from tracekit.readers.nsight.dealing import Dealt, DealtFile, DealtTables, deal, has_several_processes, readings
 from tracekit.readers.nsight.losses import HeldEvents
-from tracekit.readers.nsight.report import Stored, recording_of
+from tracekit.readers.nsight.report import Stored, StoredReader, recording_of
 from tracekit.recording.provenance import Source
 from tracekit.storage.local_copies import temp_dir
 
@@ -34,15 +43,32 @@ from tracekit.storage.local_copies import temp_dir
 _SCRATCH = 3
 #: Memory that dealing a piece takes, and merging a row.
 _PIECE_BYTES, _ROW_BYTES = 400_000_000, 40
+#: A smaller report, as SQLite, is read as a whole: starting processes would take longer.
+LEAST_BYTES = 96 << 20
 
 Result = TypeVar("Result")
+
+
+def write_tables(
+    path: Path, reader: Reader, folder: Path, progress: Progress, options: ParseOptions, scheduler: str | None
+) -> None:
+    """Reads one report and writes its tables and manifest into an empty folder.
+
+    The dataset depends only on the report, not on where its processes are worked on.
+    """
+    if options.graph_captures or not isinstance(reader, StoredReader) or sqlite_bytes(path) < LEAST_BYTES:
+        tables_of(path, partial(reader.read, path), folder, progress, options)
+        return
+    with reader.stored(path, progress) as stored:
+        if not _write_by_processes(path, stored, folder, progress, options, scheduler):
+            tables_of(path, stored.recording, folder, progress, options)
 
 
 class _StaysWhole(Exception):  # noqa: N818
     """The processes of a report cannot be worked on apart."""
 
 
-def write_by_processes(
+def _write_by_processes(
     path: Path, stored: Stored, folder: Path, progress: Progress, options: ParseOptions, scheduler: str | None
 ) -> bool:
     """Works on the processes of a report apart; writes nothing and returns False if they depend on each other."""

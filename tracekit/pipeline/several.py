@@ -21,7 +21,7 @@ from tracekit.engines.base import IN_PROCESS, Share
 from tracekit.engines.dask import scratch_folder
 from tracekit.errors import ReportError, ReportsError, UsageError
 from tracekit.files import reason_of
-from tracekit.pipeline.report import write_tables
+from tracekit.pipeline.processes import write_tables
 from tracekit.pipeline.stages import ParseOptions, Run, needed_bytes
 from tracekit.progress import of_all
 from tracekit.readers import reader_for

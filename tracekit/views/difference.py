@@ -9,9 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tracekit.comparison.alike_steps import STEP
 from tracekit.comparison.difference import Difference
-from tracekit.comparison.key_times import KEYS
+from tracekit.comparison.step_metrics import KEYS, STEP
 from tracekit.dataset.patterns import literals
 from tracekit.errors import plain
 from tracekit.views import formatting
