@@ -4,13 +4,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.fx import GraphModule
+from torch.nn.attention.flex_attention import flex_attention
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
@@ -117,10 +118,25 @@ def test_the_module_of_a_decorated_forward_is_the_root_of_those_that_it_calls() 
     assert root.module() is model
 
 
+class Flexible(nn.Module):
+    """Attention whose kernel Inductor makes of a template."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value, self.out = (nn.Linear(_WIDTH, _WIDTH) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = (part(x).view(1, 4, 2, 4).transpose(1, 2) for part in (self.query, self.key, self.value))
+        # Releases of torch take no views, or none of one tensor.
+        query, key, value = (part.contiguous() for part in parts)
+        return self.out(flex_attention(query, key, value).transpose(1, 2).reshape(4, _WIDTH))
+
+
 @pytest.mark.releases
-def test_order_and_names_are_those_that_the_profiler_sees() -> None:
+@pytest.mark.parametrize("make", [partial(Model, 2), Flexible])
+def test_order_and_names_are_those_that_the_profiler_sees(make: Callable[[], nn.Module]) -> None:
     with compiled_maps(cpu_kernels=True):
-        whole(model := Model(2))
+        (model := make()).compile()
         x = torch.ones(4, _WIDTH)
         with torch.no_grad():
             model(x)
@@ -247,6 +263,7 @@ def test_products_that_are_packed_or_called_from_cpp_are_of_their_modules_and_of
     kernels = kernels_of_one_run(**{option: True})
     products = [kernel for kernel in kernels if not kernel.generated]
     assert [heaviest(kernel) for kernel in products] == ["top.left", "top.right", "top.down"]
+    assert all(flops.number for kernel in products for flops in kernel.flops)
     if option == "freezing":
         assert {len(kernel.modules) for kernel in products} == {1}
         assert heaviest(kernels[-1]) == "top.down"

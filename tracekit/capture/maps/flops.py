@@ -194,9 +194,10 @@ def _may_multiply(target: Any) -> bool:  # noqa: ANN401
     if isinstance(target, partial):
         # What Inductor puts in the place of several operators, as the sum of two products.
         return may_multiply(_operator(target))
-    if not isinstance(target, torch._ops.OpOverload):
+    packet = _packet(target)  # nodes that Inductor writes may leave open which overload they call
+    if not isinstance(packet, torch._ops.OpOverloadPacket):
         return False
-    if target.namespace not in _KNOWN:
+    if str(packet).partition(".")[0] not in _KNOWN:
         return True
     name = _operator(target)
     return name not in CPU_ATTENTIONS and may_multiply(name.replace(_CONVERSION, ""))

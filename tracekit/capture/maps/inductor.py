@@ -34,7 +34,7 @@ _LOG = logging.getLogger("tracekit.capture")
 COMPILER = "torch._inductor.compile_fx"
 KNOWN = ((2, 11), (2, 15))
 #: Part of the key of Inductor's caches while maps are on.
-CACHE_TAG = "tracekit kernel maps 12"
+CACHE_TAG = "tracekit kernel maps 13"
 _PROVENANCE = "set_kernel_post_grad_provenance_tracing"
 _KEPT = "_tracekit_kernels"
 #: How generated C++ calls a kernel of a library: with the device, and without the ``_out`` that Python leaves out, too.
@@ -198,6 +198,8 @@ def _watched() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
     yield output.CompiledFxGraph, "post_compile", patch_loading
     for name in ("debug", "codegen.cpp", "codegen.triton"):
         yield importlib.import_module(f"torch._inductor.{name}"), _PROVENANCE, patch_kernel
+    flex: Any = importlib.import_module("torch._inductor.codegen.cpp_flex_attention_template")
+    yield flex.CppFlexAttentionTemplate, "render", patch_flex_attention
 
 
 def is_on() -> bool:
@@ -271,6 +273,12 @@ def _kernel_map(
         costed = ((number, weight, *counted.get(text, ())) for number, text, weight in numbers if number is not None)
         rows.append((kernels[at].name, kernels[at].generated, tuple(costed), recomputes))
     return traced.digest, tuple(rows), traced.kept
+
+
+def patch_flex_attention(original: Any, *args: Any, **kwargs: Any) -> str:  # noqa: ANN401
+    """Has a profiler see C++ kernels of FlexAttention by their names, as others; PyTorch names them all ``kernel``."""
+    written: str = original(*args, **kwargs)
+    return written.replace('KERNEL_NAME"', 'DESCRIPTIVE_NAME"')
 
 
 def patch_kernel(original: Any, node_schedule: Any, kernel_name: str, is_extern: bool = False) -> Any:  # noqa: ANN401, FBT001, FBT002
