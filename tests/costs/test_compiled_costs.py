@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.answers.test_roofline import LINEAR, RESULT
-from tests.attribution.test_compiled import captured, kernel_map, launches, replayed, run
+from tests.attribution.test_compiled import FUSED, kernel_map, launches, run
 from tests.golden import Parse, expect
 from tracekit.answers import memory as traffic, roofline, shapes as by_shape
 from tracekit.dataset.opening import Dataset
@@ -94,6 +94,33 @@ def test_of_products_that_cannot_be_told_apart_the_flops_count_where_their_time_
     rows = rows_of(parsed(twice(told, ("gemm", "reduce", "gemm"))))
     assert (rows["top.mlp"]["self_ns"], rows["top.mlp"]["flops"]) == (60, 600)
     assert "top.mlp.up" not in rows
+
+
+def captured(told: str) -> str:
+    """A run of three kernels that is captured, and replayed once."""
+    return f"""
+        range  1   0  90 {{'Module': 'top'}}
+        range  1   1   1 {told}
+        range  1   5  85 {run()}
+        launch 1   3   4 #1 cudaStreamBeginCapture_v10000
+        launch 1  10  12 #2
+        node!4 1  11  11
+        launch 1  20  22 #3
+        node!5 1  21  21
+        launch 1  30  32 #4
+        node!6 1  31  31
+        launch 1  86  87 #5 cudaStreamEndCapture_v10000
+        node!7 1 100 100 4
+        node!8 1 101 101 5
+        node!9 1 102 102 6
+        {replayed(9, 200)}
+    """
+
+
+def replayed(number: int, start: int) -> str:
+    ends = [(start + 100 + 20 * at, start + 110 + 20 * at) for at in range(3)]
+    kernels = (f"kernel!{7 + at} 1 {begin} {end} #{number} {FUSED[at]}" for at, (begin, end) in enumerate(ends))
+    return "\n".join([f"launch 1 {start} {start + 5} #{number} cudaGraphLaunch_v10000", *kernels])
 
 
 def test_flops_count_in_every_replay_of_a_cuda_graph(parsed: Parse) -> None:

@@ -190,7 +190,6 @@ def test_a_worker_that_is_killed_spoils_its_own_report_only(large, ranks, tmp_pa
     assert complained.count("\n") == 1
     dataset = tracekit.load(tmp_path / "run")
     [lost] = dataset.manifest["left_out"]
-    assert lost["name"] in {"rank0", "rank1"}
     assert sorted([*dataset.reports, lost["name"]]) == ["rank0", "rank1", "rank2"]
 
 
