@@ -51,7 +51,7 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
     if trace.cut_at is not None and not events[kineto.CALL]["start"].size:
         _end_modules_at_the_cut(events)
     threads = _threads(events, list(gathering.threads))
-    named, ids = gathering.thread_names, zip(threads.pid.tolist(), threads.tid.tolist(), strict=True)
+    pids = set(threads.process_pid.tolist())
     operators["made_on"] = tables.forward_threads(operators, events[kineto.FLOW], threads.process)
     numbered = _modules_are_numbered(events, gathering, counters)
     launches = tables.launches_table(events[kineto.CALL], counters)
@@ -76,10 +76,8 @@ def read(path: Path, progress: Progress, *, operators_as_work: bool = False) -> 
         collectives=list(gathering.collectives),
         annotations=list(gathering.annotations),
         names=list(gathering.names),
-        process_names={
-            pid: executable(name) for pid, name in gathering.process_names.items() if pid in threads.process_pid
-        },
-        thread_names={row: named[pair] for row, pair in enumerate(ids) if pair in named},
+        process_names={pid: executable(name) for pid, name in gathering.process_names.items() if pid in pids},
+        thread_names=_thread_names_of(gathering, threads),
         devices=_gpus_of(trace.metadata),
         ranks=_ranks_of(trace.metadata, threads),
         allocations=tables.allocations_table(events[kineto.ALLOCATION]),
@@ -207,6 +205,11 @@ def _ranks_of(metadata: Metadata, threads: Threads) -> tuple[Rank, ...]:
     rank = _distributed(metadata, "rank")
     is_one = threads.process_pid.size == 1 and 0 <= rank <= _LARGEST_RANK
     return (Rank(0, int(threads.process_pid[0]), rank, "distributed_info"),) if is_one else ()
+
+
+def _thread_names_of(gathering: Gathering, threads: Threads) -> dict[int, str]:
+    named, ids = gathering.thread_names, zip(threads.pid.tolist(), threads.tid.tolist(), strict=True)
+    return {row: named[pair] for row, pair in enumerate(ids) if pair in named}
 
 
 def _distributed(metadata: Metadata, name: str) -> int:

@@ -18,7 +18,7 @@ from tracekit.aggregates.subtrees import hierarchy, patterns
 from tracekit.aggregates.weighted_kernels import report_codes
 from tracekit.arrays.codes import lookup, positions
 from tracekit.arrays.groups import grouped, minima
-from tracekit.arrays.types import Floats, Ints, Rows
+from tracekit.arrays.types import Ints, Rows
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError
 from tracekit.ranks.meetings import Clock, Ranks, participations, ranks_of
@@ -29,7 +29,7 @@ from tracekit.steptime.whatif.model import Tasks, Times, arrivals, measured, sim
 from tracekit.steptime.whatif.recorded import on_one_clock, recorded
 from tracekit.steptime.windows import read, steady, windows_of
 
-__all__ = ["Changes", "Floats", "Prediction", "StepModel", "predict"]
+__all__ = ["Changes", "Prediction", "StepModel", "predict"]
 
 #: Up to which share of itself a range whose ends are equally likely has a time that tells it.
 _TELLING = 0.03
