@@ -63,7 +63,7 @@ def highest(values: NDArray[Any], most: int) -> Rows:
 def clip(rows: list[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
     """The rows, in which some texts are clipped where they are known."""
     for row in rows:
-        row |= {name: clipped(row[name]) for name in names if row.get(name)}
+        row |= {name: clipped(row[name]) for name in names if row.get(name) is not None}
     return rows
 
 
