@@ -534,3 +534,36 @@ def test_copies_that_become_asynchronous_take_as_long_as_those_of_pinned_memory(
     found = predict(parsed("\n".join(lines)), Changes(no_sync=("*",)))
     assert found.range_ns is None
     assert found.step_after_ns == pytest.approx(2 * 400_000 + 300_000, rel=0.02)
+
+
+#: A collective on a stream of its own, launched after other work; and a stream that another report makes wait.
+COLLECTIVE = """
+launch 1  0  1 #1
+launch 1  4  5 #2
+kernel 1 10 20 #1 gemm
+kernel+8 1 30 40 #2 ncclDevKernel_AllReduce_Sum_f32_RING_LL
+"""
+WAITING = """
+launch 1 50 51 #3
+launch 1 52 53 #4 cudaEventRecord stream=7 event=1
+launch 1 54 55 #5 cudaStreamWaitEvent stream=9 event=1
+launch 1 56 57 #6
+kernel 1 60 70 #3 gemm
+kernel+9 1 80 90 #6 relu
+"""
+
+
+@pytest.mark.traces
+def test_what_is_recorded_of_several_reports_is_what_each_of_them_records(tmp_path: Path) -> None:
+    lines = {"unknown": COLLECTIVE, "known": COLLECTIVE + WAITING}
+    written = [report(tmp_path / f"{name}.sqlite", text) for name, text in lines.items()]
+    whole = joined_here([*written, *(path for path in REPORTS if path.suffix == ".sqlite")], tmp_path / "run")
+    found, alone = recorded(whole, hierarchy(whole)), [recorded(one, hierarchy(one)) for one in whole.by_report()]
+    for name in ("kernel", "pinned", "collective", "from_replay"):
+        expected = np.concatenate([getattr(one.work, name) for one in alone])
+        assert np.array_equal(getattr(found.work, name), expected)
+    begin = np.cumsum([0, *(one.work.start.size for one in alone[:-1])])
+    pairs = np.concatenate([np.stack(one.waits) + at for one, at in zip(alone, begin, strict=True)], axis=1)
+    assert sorted(zip(*found.waits, strict=True)) == sorted(zip(*pairs, strict=True))
+    assert [one.waits[0].size for one in alone[:2]] == [1, 1]
+    assert [one.has_dependencies for one in alone[:2]] == [False, True]
