@@ -25,8 +25,11 @@ from tracekit.flops.judging import Judged, Seen, judged
 from tracekit.flops.kernels import Work
 from tracekit.flops.layers import Call
 from tracekit.flops.tensors import MULTIPLIED, Tensors
+from tracekit.markers.base import MOST_FLOPS
 from tracekit.schema.tables import Calls, KernelModules, Kernels
 
+_COLUMNS = ["call_id", "parent_call_id", "module_id", "phase", "gpu_time_ns", "gpu_self_time_ns"]
+_WORK = ["kernel_id", "module_id", "method", "call_id", "kind", "name", "dur_ns", "device", "collective"]
 _TENSORS = ("inputs", "outputs", "kwargs", "input_types", "output_types", "kwarg_types")
 
 
@@ -142,13 +145,6 @@ def _call(module: dict[str, Any], tensors: dict[str, Any]) -> tuple[Call, Tensor
     )
 
 
-_COLUMNS = ["call_id", "parent_call_id", "module_id", "phase", "gpu_time_ns", "gpu_self_time_ns"]
-
-
-_WORK = ["kernel_id", "module_id", "method", "call_id", "kind", "name", "dur_ns", "device", "collective"]
-_LARGEST = 2.0**62
-
-
 class Compiled(NamedTuple):
     """Work of compiled graphs: a row for every kernel and module that it serves.
 
@@ -186,7 +182,7 @@ def compiled_costs(dataset: Dataset, calls: Calls, modules: Hierarchy) -> Compil
     call = positions(whole.call_id, calls.call_id)
     of_share = lookup(call, positions(shares.kernel_id, whole.kernel_id))
     computed = np.maximum(flops, 0)
-    large = np.bincount(of_share + 1, computed, minlength=len(calls) + 1)[1:] >= _LARGEST
+    large = np.bincount(of_share + 1, computed, minlength=len(calls) + 1)[1:] >= MOST_FLOPS
     unknown = (counts(np.where(flops < 0, of_share, -1), len(calls)) > 0) | large
     return Compiled(
         work=work,

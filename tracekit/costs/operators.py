@@ -15,6 +15,7 @@ from tracekit.dataset.opening import REPORT, Dataset
 from tracekit.flops.kernels import Work
 from tracekit.flops.operators import Operator, operator
 from tracekit.flops.tensors import MULTIPLIED
+from tracekit.markers.base import MOST_FLOPS
 from tracekit.markers.torch_texts import COMPLETE, COUNTING_FIELDS
 from tracekit.schema.tables import Calls, Kernels, Ranges
 
@@ -85,7 +86,6 @@ def _last_products(marked: Marked, outermost: Flags, cut_short: Flags) -> Rows:
     return np.asarray(product[(product >= 0) & (last == calls)])
 
 
-_LARGEST = 2.0**62
 _LAUNCHES = ["range_id", "capture_range_id", "kind", "name", "collective"]
 
 
@@ -158,7 +158,7 @@ def _added_up(dataset: Dataset, marked: Marked, table: Calls, owner: Rows, work:
     flops[np.isin(counted, unclear)] = -1
     known = np.maximum(flops, 0)
     total = sums(of_call, known, calls)
-    unknown = np.bincount(of_call, known, calls) > _LARGEST
+    unknown = np.bincount(of_call, known, calls) > MOST_FLOPS
     unknown[of_call[flops < 0]] = True
     # They may multiply, without being, being in, or containing an operator whose FLOPs are registered.
     in_doubt = ~(marked.those("harmless") | registered | in_registered | _contain(marked.parent, outermost))

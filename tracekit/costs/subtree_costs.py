@@ -16,8 +16,7 @@ from tracekit.costs.calls import Compiled, Costs
 from tracekit.costs.own_work import bits_of_names
 from tracekit.flops.kernels import Work
 from tracekit.flops.tensors import MULTIPLIED
-
-_LARGEST = 2.0**62
+from tracekit.markers.base import MOST_FLOPS
 
 
 class Sum(NamedTuple):
@@ -40,7 +39,7 @@ class Sum(NamedTuple):
     @property
     def known(self) -> Flags:
         """Which of the numbers are known."""
-        return np.asarray((self.lacking == 0) & (self.large < _LARGEST))
+        return np.asarray((self.lacking == 0) & (self.large < MOST_FLOPS))
 
     def column(self) -> pd.arrays.IntegerArray:
         """For a DataFrame: null where unknown."""
@@ -230,7 +229,7 @@ def subtree_flops(calls: Costs) -> tuple[Ints, Floats]:
         np.add.at(exact, above, exact[rows])
         np.add.at(one_run, above, np.where(apart, np.nan, one_run[rows]))
         np.add.at(all_runs, above, all_runs[rows])
-    return np.where(one_run < _LARGEST, exact, -1), np.where(calls.work.hidden.below, np.nan, all_runs)
+    return np.where(one_run < MOST_FLOPS, exact, -1), np.where(calls.work.hidden.below, np.nan, all_runs)
 
 
 def _sources(calls: Costs) -> set[tuple[int, str]]:

@@ -20,7 +20,7 @@ Shape = tuple[int | None, ...]
 #: The dimensions of some tensors.
 Shapes = tuple[Shape, ...]
 NO_KWARGS: Mapping[str, Any] = {}
-#: FLOPs of a kernel are less.
+#: FLOPs that are counted are less: so large ones fit into int64.
 MOST_FLOPS = 2**62
 #: Why they are not known, if the reason has no name.
 UNCLEAR = "unclear"

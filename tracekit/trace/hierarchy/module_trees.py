@@ -30,6 +30,41 @@ from tracekit.trace.hierarchy.path_collisions import (
 )
 
 
+@dataclass(slots=True)
+class Tree:
+    """A module as one process or report knows it, with the modules below it.
+
+    Attributes:
+        name: Last part of its path, without a number that distinguishes it from others.
+        row: Row of the module there; -1 for a container that is never called.
+        differs: Whether its own calls contradict each other about it.
+        first: When it, or a module below it, was first called, by a clock that all sources share; None without one.
+    """
+
+    name: str
+    source: int
+    row: int
+    facts: Facts = NOTHING
+    differs: bool = False
+    first: tuple[int, int] | None = None
+    below: list[Tree] = field(default_factory=list)
+    kind: str = MODULE
+
+
+@dataclass(slots=True)
+class Group:
+    """Modules of several sources that are one; ``unclear`` if some of them could also be other modules of that name."""
+
+    name: str
+    members: list[Tree]
+    unclear: bool = False
+
+    @property
+    def first(self) -> tuple[int, int]:
+        """When it was first called."""
+        return min(tree.first for tree in self.members if tree.first is not None)
+
+
 class Nodes(NamedTuple):
     """The modules that were called, each in its process.
 
@@ -255,41 +290,6 @@ def _spelled(group: Group) -> str:
 
 
 _DIGITS = re.compile(r"(\d+)")
-
-
-@dataclass(slots=True)
-class Tree:
-    """A module as one process or report knows it, with the modules below it.
-
-    Attributes:
-        name: Last part of its path, without a number that distinguishes it from others.
-        row: Row of the module there; -1 for a container that is never called.
-        differs: Whether its own calls contradict each other about it.
-        first: When it, or a module below it, was first called, by a clock that all sources share; None without one.
-    """
-
-    name: str
-    source: int
-    row: int
-    facts: Facts = NOTHING
-    differs: bool = False
-    first: tuple[int, int] | None = None
-    below: list[Tree] = field(default_factory=list)
-    kind: str = MODULE
-
-
-@dataclass(slots=True)
-class Group:
-    """Modules of several sources that are one; ``unclear`` if some of them could also be other modules of that name."""
-
-    name: str
-    members: list[Tree]
-    unclear: bool = False
-
-    @property
-    def first(self) -> tuple[int, int]:
-        """When it was first called."""
-        return min(tree.first for tree in self.members if tree.first is not None)
 
 
 def _in_order(groups: list[Group]) -> list[Group]:
