@@ -406,7 +406,10 @@ def test_slow_steps_are_those_whose_wall_clock_is_long_though_their_work_is_not(
         f"kernel 1 {at + 10} {at + 60} #{number + 1} gemm"
         for number, at in enumerate(starts)
     ]
-    data = shown(tracekit.parse(report(tmp_path / "slow.sqlite", "\n".join(lines))))["steps"]
+    page = shown(tracekit.parse(report(tmp_path / "slow.sqlite", "\n".join(lines))))
+    drawn = [drawing["step"] for drawing in page["timeline"]["drawn"] if drawing["step"]]
+    assert [(step["why"], step["row"]) for step in drawn] == [("median", 2), ("slowest", 4), ("first", 0)]
+    data = page["steps"]
     assert data["bars"]["time_ns"] == [60, 100, 100, 100, 400, 130]
     assert data["bars"]["gpu_time_ns"] == [50] * 6
     slow = [(step["row"], step["time_ns"], step["median_ns"]) for step in data["slow"]]

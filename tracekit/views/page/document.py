@@ -22,7 +22,7 @@ from tracekit.views.page.changes import changes, titles
 from tracekit.views.page.figures import memory, roof, shapes
 from tracekit.views.page.kernels import kernels, lines
 from tracekit.views.page.nodes import nodes, phases
-from tracekit.views.page.timeline import chosen, steps, telling_reports, timelines
+from tracekit.views.page.timeline import chosen, steps, telling_reports, timelines, with_wall_clock
 
 _ASSETS = files("tracekit.views.page") / "assets"
 #: In the order in which they run: each uses only those before it.
@@ -113,7 +113,8 @@ def _parts(
     yield {"about": overview.about(dataset, in_processes) | {"title": heading}, "coverage": overview.coverage(dataset)}
     budgets = budgets_of(dataset)
     yield {"budget": overview.budget(dataset, budgets), "findings": overview.first_findings(dataset)}
-    modules, by_module, by_step = hierarchy(dataset), launches.frame(dataset), step_times.frame(dataset)
+    modules, by_module = hierarchy(dataset), launches.frame(dataset)
+    by_step = with_wall_clock(step_times.frame(dataset), budgets)
     if step is not None and not ((by_step["index"] == step) & (by_step["kernels"] > 0)).any():
         raise UsageError(f"no step with work has the index {step}; tracekit show steps lists them")
     by_phase = phases(dataset)
@@ -126,7 +127,7 @@ def _parts(
     telling = telling_reports(budgets)
     yield {"timeline": timelines(dataset, modules, page_nodes, by_step, chosen(by_step, step, telling), telling)}
     yield {"memory": memory(dataset, modules, page_nodes, by_step)}
-    yield {"steps": steps(by_step, dataset, budgets), "processes": overview.by_process(in_processes)}
+    yield {"steps": steps(by_step, dataset), "processes": overview.by_process(in_processes)}
     yield {"ranks": overview.ranks(dataset, len(in_processes), budgets)}
     yield {"idle": overview.idle(dataset), "launched": overview.launched(by_module)}
     yield {"roofline": roof(roofline.frame(dataset, **options), modules, page_nodes)}

@@ -418,19 +418,26 @@ def _shown_calls(spans: _Spans, launch: Rows, length: Ints) -> Host:
     return Host(*columns, threads, place[launch], length.size)
 
 
-def steps(frame: pd.DataFrame, dataset: Dataset, budgets: Budgets | None) -> dict[str, Any]:
+def with_wall_clock(frame: pd.DataFrame, budgets: Budgets | None) -> pd.DataFrame:
+    """The rows of the analysis ``steps`` with ``time_ns``.
+
+    That is the wall clock: the longest window of the step on a device; if it has none, the host's time.
+    """
+    known: Any = {} if budgets is None else pd.DataFrame(windows(budgets)).groupby("step_id")["window_ns"].max()
+    return frame.assign(time_ns=frame["step_id"].map(known).fillna(frame["host_ns"]).astype("int64"))
+
+
+def steps(frame: pd.DataFrame, dataset: Dataset) -> dict[str, Any]:
     """What steps cost, as the analysis ``steps`` answers it.
 
     Returns:
-        ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``time_ns`` (wall clock: the
-        longest window of the step on a device; if it has none, the host's time), ``gpu_time_ns``, ``kind`` (index into
-        ``kinds``) and ``step`` (its row). If there are more steps than room, neighbours share a bar, which is that of
-        the slowest. ``slow``: the steps that take far longer than the median of their kind, the slowest first.
+        ``phases``: rows by kind and batch size; ``bars``: the steps in order, with ``time_ns``, ``gpu_time_ns``,
+        ``kind`` (index into ``kinds``) and ``step`` (its row). If there are more steps than room, neighbours share a
+        bar, which is that of the slowest. ``slow``: the steps that take far longer than the median of their kind, the
+        slowest first.
     """
-    known: Any = {} if budgets is None else pd.DataFrame(windows(budgets)).groupby("step_id")["window_ns"].max()
-    time = frame["step_id"].map(known).fillna(frame["host_ns"]).astype("int64")
-    frame = frame.assign(time_ns=time, kind=frame["kind"].map(_kind), row=np.arange(len(frame)))
-    median = frame.groupby("kind")["time_ns"].transform("median")
+    frame = frame.assign(kind=frame["kind"].map(_kind), row=np.arange(len(frame)))
+    time, median = frame["time_ns"], frame.groupby("kind")["time_ns"].transform("median")
     slow = frame.assign(median_ns=median)[time > _SLOW * median]
     slow = slow.sort_values("time_ns", ascending=False, kind="stable").head(_NAMED)
     slow_steps = clip(records(slow[["row", "index", "kind", "time_ns", "median_ns", "gpu_time_ns"]]), "kind")
@@ -465,7 +472,7 @@ def chosen(frame: pd.DataFrame, number: int | None = None, telling: Reports = _A
     """The rows of the steps to draw, and why: of each kind (and report) the median, the slowest and the first.
 
     Steps with the index ``number`` come before these, and those of the ``telling`` reports before others.
-    Median and slowest are by GPU time; of two steps in the middle, the faster is the median. The median of the most
+    Median and slowest are by wall clock; of two steps in the middle, the faster is the median. The median of the most
     frequent kind comes first. Steps without work are ignored.
     """
     keys = [name for name in (REPORT, "kind") if name in frame.columns]
@@ -475,7 +482,7 @@ def chosen(frame: pd.DataFrame, number: int | None = None, telling: Reports = _A
     groups = [group for _, group in worked.groupby(keys, sort=False, dropna=False)]
     groups.sort(key=lambda group: (group["place"].iloc[0], -len(group)))
     steps = dict.fromkeys(worked[worked["index"] == number]["row"].tolist(), "chosen")
-    by_time = [group.sort_values("gpu_time_ns", kind="stable")["row"].tolist() for group in groups]
+    by_time = [group.sort_values("time_ns", kind="stable")["row"].tolist() for group in groups]
     drawn = {
         "median": [rows[(len(rows) - 1) // 2] for rows in by_time],
         "slowest": [rows[-1] for rows in by_time],

@@ -21,7 +21,7 @@ function drawingName(drawing) {
   const batch = step.batch_size === null ? "" : `, batch size ${step.batch_size}`;
   const kind = step.kind === "step" ? "" : ` ${step.kind}`;
   if (step.why === "all ranks") return `all ranks:${kind} step (index ${step.index}${batch}) on one clock`;
-  return `${report}${step.why}${kind} step (index ${step.index}${batch}), ${duration(step.gpu_time_ns)} ${WORDS.device} time`;
+  return `${report}${step.why}${kind} step (index ${step.index}${batch}), ${duration(step.time_ns)}, ${duration(step.gpu_time_ns)} ${WORDS.device} time`;
 }
 
 function streamName(stream) {
