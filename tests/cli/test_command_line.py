@@ -26,7 +26,7 @@ report.sqlite Nsight Systems 2023.4.4.54-234433681190v0, schema 3.7.2
 2 calls of 2 modules
 1 step (step on the host 1 us)
 
-Wall clock per step (mean), 1 us
+Wall clock of the step, 1 us
 CCCCCCCCCCCCCCCCMLLLHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHHTTTTTT????????
 
 kind step share of all led by
@@ -59,10 +59,10 @@ Why some time has no module, and what to do
 filter the report by time
 
 Tables are in out
-unexplained: The device is idle for 79% of the time (1 us), and findings explain
-less than half of it. By kind: host code 72% (top.a 65%, top 35%); unknown 13%
-((outside) 100%); latency 10% (top 88%, top.a 12%); launch 5% (top 75%, top.a
-25%).
+unexplained: The device is idle for 79% of the time (790 ns), and findings
+explain less than half of it. By kind: host code 72% (top.a 65%, top 35%);
+unknown 13% ((outside) 100%); latency 10% (top 88%, top.a 12%); launch 5% (top
+75%, top.a 25%).
 
 Next: tracekit html out # a page to open in a browser
 tracekit show kernels out # or another question: tracekit show --list

@@ -489,6 +489,12 @@ def test_the_overview_is_of_the_mean_window(parsed: Parse) -> None:
     assert found["leading"][0] == [("top.layers.*", 1.0)]
 
 
+def test_the_heading_tells_that_devices_without_steps_share_a_mean(parsed: Parse) -> None:
+    folder = parsed("launch 1 0 4 #1\nkernel:0+7 1 6 16 #1\nlaunch 1 5 8 #2\nkernel:1+7 1 10 40 #2").folder
+    heading = command("show", "budget", folder).out.splitlines()[0]
+    assert heading == "Wall clock of the recording (mean of 2 by process and device), 20 ns"
+
+
 def test_the_terminal_has_a_line_for_each_kind(parsed: Parse) -> None:
     folder = str(parsed(DEPENDS).folder)
     lines = command("show", "budget", folder).out.splitlines()

@@ -472,9 +472,9 @@ def test_a_build_fails_on_a_family_that_is_there(waiting: Path) -> None:
 
 
 def test_findings_are_paragraphs_and_end_the_summary(waiting: Path) -> None:
-    text = " ".join(command("show", "findings", waiting).out.split())
-    assert text.startswith("1 host_wait top.layers.*.mlp at most 46.8 \N{MICRO SIGN}s of the step")
-    assert f"tracekit show launches {waiting} --path 'top.layers.*.mlp'" in text
+    out = command("show", "findings", waiting).out
+    assert " ".join(out.split()).startswith("1 host_wait top.layers.*.mlp at most 46.8 \N{MICRO SIGN}s of the step")
+    assert f"   tracekit show launches {waiting} --path 'top.layers.*.mlp'" in out.splitlines()
     summary = command("parse", waiting.parent / "report.sqlite", "-o", waiting, "--force").out.splitlines()
     (row,) = (row for row, line in enumerate(summary) if line.startswith("Findings"))
     line = " ".join(" ".join(summary[row:]).split())

@@ -97,7 +97,7 @@ def test_a_kind_stays_by_its_share_of_the_median_step_or_of_all_and_the_bar_has_
 ) -> None:
     dataset = tracekit.parse(report(tmp_path / "report.sqlite", SLOW_FIRST))
     lines = lines_of(dataset, width)
-    (title,) = [at for at, line in enumerate(lines) if line.startswith("Wall clock per step (mean), ")]
+    (title,) = [at for at, line in enumerate(lines) if line.startswith("Wall clock per step (mean of 2), ")]
     bar = lines[title + 1]
     assert len(bar) == min(width, 80) == len(bar.strip())
     found = budget.overview(dataset)

@@ -151,7 +151,7 @@ def _print(
         print(f"no matching rows: the options leave out all {answers.rows_of(found.answer):,}")
     else:
         terminal = console()
-        terminal.print(_text(dataset, analysis, found, choice, args.by, terminal.width))
+        terminal.print(_text(dataset, analysis, found, choice, args.by, terminal.width), crop=False)
     return found.answer
 
 

@@ -149,8 +149,8 @@ def overview(dataset: Dataset) -> Columns:
 
     Returns:
         A row per kind that occurs, in the order of ``KINDS``: ``kind``, ``step_ns`` (in a step), ``share`` (of that),
-        ``total_share`` (of all windows together) and ``leading``: the modules, or layers that are alike, with most of
-        its time in all windows, each with its share of that.
+        ``total_share`` (of all windows together), ``windows`` (of how many ``step_ns`` is the mean) and ``leading``:
+        the modules, or layers that are alike, with most of its time in all windows, each with its share of that.
     """
     return of_kinds(summed(dataset))
 
@@ -164,7 +164,8 @@ def windows(budgets: Budgets) -> Columns:
 def of_kinds(budgets: Budgets) -> Columns:
     """The :func:`overview` of budgets."""
     line, windows = budgets.windows
-    step_ns, every = steady(line, windows).means(line, windows)[-1], windows.sum(axis=0)
+    counted = steady(line, windows)
+    step_ns, every = counted.means(line, windows)[-1], windows.sum(axis=0)
     used = np.flatnonzero(every)
     leading = np.fromiter((_leading(budgets.names, budgets.total[:, kind]) for kind in used), object, used.size)
     return {
@@ -172,6 +173,7 @@ def of_kinds(budgets: Budgets) -> Columns:
         "step_ns": step_ns[used],
         "share": step_ns[used] / max(1, step_ns.sum()),
         "total_share": every[used] / max(1, every.sum()),
+        "windows": np.full(used.size, counted.number.sum()),
         "leading": leading,
     }
 

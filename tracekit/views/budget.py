@@ -64,9 +64,16 @@ def window(dataset: Dataset) -> str:
     return "step" if dataset.manifest["rows"]["steps"] else "recording"
 
 
-def length(what: str) -> str:
-    """What a budget of such a window divides: not the step on the host, which has another length."""
-    return f"Wall clock of the {what}" if what == "recording" else "Wall clock per step (mean)"
+def length(what: str, windows: int = 0) -> str:
+    """What a budget of such a window divides, given of how many it is the mean, if that is known.
+
+    It is not the step on the host, which has another length.
+    """
+    if windows == 1 or (what == "recording" and not windows):
+        return f"Wall clock of the {what}"
+    if what == "recording":
+        return f"Wall clock of the recording (mean of {windows:,} by process and device)"
+    return f"Wall clock per step (mean{f' of {windows:,}' * bool(windows)})"
 
 
 def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | None:
@@ -77,7 +84,7 @@ def as_text(dataset: Dataset, answer: Columns, width: int) -> RenderableType | N
     whole = max(round(row["step_ns"] / row["share"]) if row["share"] else 0 for row in rows)
     what = window(dataset)
     parts: list[RenderableType] = [
-        Text(f"{length(what)}, {duration(whole)}", style="bold"),
+        Text(f"{length(what, rows[0]['windows'])}, {duration(whole)}", style="bold"),
         _bar(rows, min(width, _BAR_CELLS)),
         _table(rows, what, width),
     ]

@@ -35,8 +35,10 @@ def as_text(answer: Columns, what: str) -> RenderableType:
         saving = f"  {where}  at most {spared} of the {what}, "
         share = (percent(row["saving_share"]), "bold")
         parts.append(Text.assemble(f"{row['rank']:<{_INDENT}}", family, saving, share))
-        command = Text(row["evidence"]["command"], style="dim")
-        parts.append(Padding(Group(Text(row["advice"]), command), (0, 0, 1, _INDENT), expand=False))
+        parts.append(Padding(Text(row["advice"]), (0, 0, 0, _INDENT), expand=False))
+        # On one line, so that it can be copied; within a padding it would be cut.
+        command = Text(f"{'':{_INDENT}}{row['evidence']['command']}\n", "dim", no_wrap=True, overflow="ignore")
+        parts.append(command)
     return Group(*parts)
 
 

@@ -19,12 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.arrays.columns import integers
+from tracekit.arrays.text import duration
 from tracekit.arrays.types import Columns
 from tracekit.dataset.opening import Dataset
 from tracekit.errors import UsageError, did_you_mean
 from tracekit.steptime import budget
 from tracekit.steptime.findings import device, host
-from tracekit.steptime.findings.advice import advice, recorded_stacks, time_text
+from tracekit.steptime.findings.advice import advice, recorded_stacks
 from tracekit.steptime.findings.rows import WORKS, Candidate, Family, StepRows
 from tracekit.steptime.timeline import NEVER
 
@@ -135,7 +136,7 @@ def _unexplained(steps: StepRows, found: list[_Saving]) -> list[Finding]:
         if kind not in WORKS and share >= _LEAST_KIND:
             where = ", ".join(f"{name} {part:.0%}" for name, part in rows["leading"][row][:2])
             kinds.append(f"{kind.replace('_', ' ')} {share:.0%} ({where})")
-    figures = {"idle": time_text(steps.idle_ns), "share": steps.idle_ns / steps.step_ns, "kinds": "; ".join(kinds)}
+    figures = {"idle": duration(steps.idle_ns), "share": steps.idle_ns / steps.step_ns, "kinds": "; ".join(kinds)}
     return [_note(steps, UNEXPLAINED, len(found) + 1, advice(None, UNEXPLAINED, **figures))]
 
 

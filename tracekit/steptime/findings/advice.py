@@ -8,7 +8,6 @@ from typing import Any
 from tracekit.arrays.codes import labels
 from tracekit.dataset.opening import Dataset
 
-_MS = 1_000_000
 READ = "The host reads a value from the device here (.item(), .cpu(), a branch on a tensor) and waits for it."
 SYNCHRONISED = "The host waits for the device here ({call})."
 COPIED = (
@@ -104,11 +103,6 @@ _SWITCHES = {
 def advice(engine: str | None, name: str, **figures: Any) -> str:  # noqa: ANN401 - figures of any type
     """The text of a family or of a part of one, in the engine's own words where it has some."""
     return _SWITCHES.get((engine or "", name), _TEXTS[name]).format(**figures)
-
-
-def time_text(ns: float) -> str:
-    """A time within a text."""
-    return f"{ns / _MS:.2f} ms" if ns >= _MS else f"{ns / 1_000:.0f} \N{MICRO SIGN}s"
 
 
 def engine_of(dataset: Dataset) -> str | None:

@@ -12,9 +12,10 @@ import numpy as np
 from tracekit.arrays.columns import integers
 from tracekit.arrays.groups import counts
 from tracekit.arrays.intervals import Covered, covered, cut, innermost, nesting_order, parents
+from tracekit.arrays.text import duration
 from tracekit.arrays.types import Flags, Ints, Rows
 from tracekit.markers.base import OPERATOR
-from tracekit.steptime.findings.advice import READ, SYNCHRONISED, time_text
+from tracekit.steptime.findings.advice import READ, SYNCHRONISED
 from tracekit.steptime.findings.rows import Candidate, StepRows
 from tracekit.steptime.timeline import Spans
 from tracekit.steptime.whatif.changes import Changing
@@ -190,7 +191,7 @@ def host_code(steps: StepRows) -> Iterator[Candidate]:
     if places:
         shares = [(text, ns / places.total()) for text, ns in places.most_common(_PLACES)]
         where = ", ".join(f"{text} {share:.0%}" for text, share in shares if share >= _LEAST_PLACE)
-        figures = {"time": time_text(each), "share": min(1.0, each / steps.step_ns), "where": where}
+        figures = {"time": duration(each), "share": min(1.0, each / steps.step_ns), "where": where}
         text = steps.advice("host_code", **figures, how=steps.advice("overlap"))
         edit = partial(Changing.without_code, stretches=Spans(*map(np.concatenate, zip(*found, strict=True))))
         evidence = steps.evidence("waits", steps.waits.id[:0], "budget")

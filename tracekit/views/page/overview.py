@@ -105,7 +105,7 @@ def budget(dataset: Dataset, budgets: Budgets | None) -> dict[str, Any]:
         "whole_ns": sum(row["step_ns"] for row in rows),
         "idle_ns": sum(row["step_ns"] for row in rows if row["place"] > COPY),
         "of": of,
-        "length": budget_view.length(of),
+        "length": budget_view.length(of, rows[0]["windows"] if rows else 0),
     }
 
 
