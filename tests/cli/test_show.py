@@ -133,6 +133,11 @@ def test_where_no_module_was_marked_an_empty_answer_tells_so(parsed: Parse) -> N
     assert re.search("no two ranks are known(.|\n)*tracekit show ranks", show("stragglers", folder).out)
 
 
+def test_where_no_rank_is_known_process_and_device_tell_which_row_is_whose(parsed: Parse) -> None:
+    folder = parsed("launch 1 0 4 #1\nkernel:0+7 1 6 16 #1\nlaunch 1 5 8 #2\nkernel:1+7 1 10 40 #2").folder
+    assert show("ranks", folder).out.split()[:3] == ["pid", "device", "slower"]
+
+
 def test_an_empty_answer_about_a_part_tells_nothing_about_the_whole(parsed: Parse) -> None:
     lines = [f"range 1 {at} {at + 30} step {at}\nrange 1 {at + 1} {at + 5} {{'Module': 'top'}}" for at in (0, 50)]
     lines += ["launch 1 6 8 #1", "kernel 1 40 48 #1 gemm", "range 1 90 95 {'Module': 'other'}"]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from tracekit import answers as all_answers
-from tracekit.answers import Analysis, budget, side_by_side, stragglers, tree
+from tracekit.answers import Analysis, budget, ranks, side_by_side, stragglers, tree
 from tracekit.answers.side_by_side import BY
 from tracekit.arrays.columns import selected
 from tracekit.arrays.types import Columns
@@ -91,6 +91,8 @@ def overview(dataset: Dataset, analysis: Analysis, choice: Choice, by: str | Non
         asked = [*rows]
     else:
         answer, rows = answered(dataset, analysis, all_rows, by, options)
+    if analysis is ranks and None in rows["rank"].tolist():
+        asked[1:1] = ["report", "pid", "device"]  # they tell which row is whose
     if by is None:
         return Overview(answer, rows, asked)
     shown = answers.side_by_side(rows, by, asked)
