@@ -76,7 +76,7 @@ class Marks:
 
     __slots__ = (
         *("__weakref__", "call_openers", "called", "close", "emitter", "generation", "lane", "opener", "path"),
-        *("result_openers", "switch", "unmarked", "wraps"),
+        *("result_openers", "settings", "switch", "unmarked", "wraps"),
     )
 
     def __init__(self, path: str, switch: Switch, emitter: Emitter, *, wraps: int = 0) -> None:
@@ -90,6 +90,8 @@ class Marks:
         self.call_openers: dict[CallKey, Callable[[], object]] = {}
         self.result_openers: dict[CallKey, Callable[[], object]] = {}
         self.unmarked = Unmarked()
+        #: Those at the first call: what a schedule changes, such as a momentum, makes no other module of it.
+        self.settings: dict[str, object] | None = None
         #: Whether any call has been marked.
         self.called = False
         #: The id of the module that this one wraps, as torch.compile does: both calls are one.
@@ -177,6 +179,7 @@ class Marks:
     ) -> Callable[[], object]:
         self.called = True
         module = unwrapped(module)
+        self.settings = settings_of(module) if self.settings is None else self.settings
         positional, by_name = call_tensors(args, kwargs)
         text = formatting.call(
             self.path,
@@ -184,7 +187,7 @@ class Marks:
             params=_params(module),
             inputs=marker_tensors(positional),
             kwargs={name: marker_tensors(tensors) for name, tensors in by_name.items()},
-            static_params=settings_of(module),
+            static_params=self.settings,
             phase=_phase(),
         )
         return self._remembered(self.call_openers, key, self.opener(text))
