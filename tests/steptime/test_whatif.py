@@ -382,6 +382,19 @@ def test_in_a_pipeline_the_truth_lies_in_a_range(
     assert (found.step_after_ns is None) == (found.after == []) == (high > 1.05 * low)
 
 
+def test_how_long_a_send_waits_is_judged_by_the_sends_of_its_own_report(tmp_path: Path) -> None:
+    """A rank of which every send takes longer than those of another does not wait for all of that time."""
+    paths = []
+    for sent in (100, 700):
+        step = "range 1 {0} {3} ProfilerStep#{0}\nlaunch 1 {0} {0} #{0}1\nkernel 1 {1} {2} #{0}1 gemm\n"
+        step += "launch 1 {0} {0} #{0}2\nkernel 1 {2} {3} #{0}2 ncclDevKernel_SendRecv\n"
+        step += "launch 1 {1} {3} #{0}3 cudaDeviceSynchronize\n"
+        steps = [step.format(at, at + 1, at + 101, at + 101 + sent) for at in range(0, 8 * sent, 2 * sent)]
+        paths.append(report(tmp_path / f"{sent}.sqlite", "".join(steps)))
+    found = predict(joined_here(paths, tmp_path / "run"), Changes(scale=(("*:kernel=gemm", 0.0),)))
+    assert found.range_ns == (725 - 100, 725 * 1150 // 1250)
+
+
 @pytest.mark.parametrize("factor", [0.5, 2.0])
 def test_ranks_whose_events_are_not_recorded_wait_as_torch_lets_them(
     factor: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
