@@ -386,6 +386,16 @@ def test_answers_about_a_trace(on_gpu: Parse, claim: str) -> None:
     check(on_gpu, GOLDENS[claim])
 
 
+def test_a_captured_call_whose_kernels_were_replayed_unequally_often_has_no_flops(on_gpu: Parse) -> None:
+    lines = GOLDENS["a captured call ran as often as its graph was replayed"].split("  roofline:")[0]
+    answer = """roofline:
+        path    runs  flops  subtree_flops  unknown
+        top.up  -     -      -              how often its graph was replayed is unknown
+        top     -     0      -              top.up: how often its graph was replayed is unknown
+    """
+    check(on_gpu, f"{lines.replace('kernel!8 1 490 500 #5 splitKreduce_kernel', '')}  {answer}")
+
+
 UNCLEAR = (
     "operators that are not understood or may have been stopped, work outside of operators, or no operators recorded"
 )

@@ -61,6 +61,7 @@ def test_the_tree_as_text_answers_who_asks_nothing_else(folder: Path, monkeypatc
         "0 … 2 3 x Layer 3 400 ns 400 ns 40.0 % ███▎",
         "head Head[bold] 1 600 ns 600 ns 60.0 % ████▊",
     ]
+    assert len({line.index("█") for line in lines if "█" in line}) == 1
 
 
 def test_a_wide_tree_tells_how_much_folded_layers_differ(folder: Path) -> None:

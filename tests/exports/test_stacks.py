@@ -50,3 +50,15 @@ def test_what_would_break_a_stack_is_replaced(parsed: Parse, tmp_path: Path) -> 
     """)
     text = stacks(dataset, tmp_path / "out")
     assert text == "top;a,b\N{REPLACEMENT CHARACTER};void f<a,b>(int) [clone 3] 10\n"
+
+
+def test_the_time_of_a_fused_kernel_is_that_of_all_modules_that_it_serves(parsed: Parse, tmp_path: Path) -> None:
+    kernel, graph = "triton_poi_up_act_1", "0123456789abcdef"
+    fused = f"'Root': 'top', 'Modules': ['up', 'act'], 'Kernels': [['{kernel}', 1, [[0, 1], [1, 3]]]]"
+    dataset = parsed(f"""
+        range  1  0   1 {{'KernelMap': '{graph}', 'Part': 1, 'Parts': 1, {fused}}}
+        range  1  2  50 {{'CompiledGraph': '{graph}', 'Pass': 'inference'}}
+        launch 1  5   7 #1
+        kernel 1 60 100 #1 {kernel}
+    """)
+    assert stacks(dataset, tmp_path / "out") == f"top;up;{kernel} 10\ntop;act;{kernel} 30\n"
