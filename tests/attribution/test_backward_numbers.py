@@ -121,6 +121,7 @@ def test_a_node_is_of_the_operator_that_surely_made_it(parsed: Parse) -> None:
 def test_releases_without_evaluations_tell_the_number_at_the_function_of_a_node(parsed: Parse) -> None:
     dataset = parsed("""
         range  1   10  20 {'Module': 'a'}
+        range  1   11  12 t, seq=2
         range  1   12  14 addmm, seq=3
         range  1   30  40 {'Module': 'b'}
         range  1   32  34 relu, seq=4
@@ -129,6 +130,7 @@ def test_releases_without_evaluations_tell_the_number_at_the_function_of_a_node(
         range  2   60  69 AddmmBackward, stashed seq=3
         range  2   62  67 mm, seq=0
         run    2   63  64 of-a
+        range  2   70  79 TBackward, stashed seq=2
     """)
     expect(dataset, "kernels")("name  module  method  phase\nof-a  a  backward  backward\nof-b  b  backward  backward")
     expect(dataset, "calls")("module  phase\na  forward\na  backward\nb  forward\nb  backward")

@@ -229,3 +229,4 @@ def test_files_of_one_name_are_told_apart_by_their_folders(parsed: Parse) -> Non
         other.py:9                               other.py:9
         other.py:9.data/net/__init__.py:21       data/net/__init__.py:21
     """)
+    assert {*dataset.table("calls", ["phase"])["phase"].to_pylist()} == {None}

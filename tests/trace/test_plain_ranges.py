@@ -294,8 +294,9 @@ def test_a_plain_range_that_ended_on_another_thread_is_no_node_and_is_counted(
         async  1>2 0 100 request
         range  1 200 300 other
     """
-    rows = parsed(trace, rows=by).table("coverage").to_pylist()
-    assert {row["cause"]: row["count"] for row in rows} == expected
+    dataset = parsed(trace, rows=by)
+    assert {row["cause"]: row["count"] for row in dataset.table("coverage").to_pylist()} == expected
+    assert "request" not in dataset.table("modules")["path"].to_pylist()
 
 
 @pytest.mark.parametrize(
