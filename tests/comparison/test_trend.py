@@ -335,6 +335,7 @@ def test_runs_without_any_work_have_no_trend_and_it_says_so(tmp_path: Path) -> N
     found = trend(series(tmp_path, *["range 1 0 50 {'Module': 'top'}"] * 4))
     assert "No run has any work to compare." in found.notes
     assert (found.modules, found.changes) == ([], [])
+    assert "median per step" not in said(tmp_path)[1]
 
 
 def test_runs_on_a_cpu_have_a_trend_but_none_together_with_those_on_a_gpu(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ BAD = {
     "removed": "is missing",
     "cut short": "is damaged: Parquet magic bytes not found",
     "a folder": "is a folder, not a file",
+    "a link to itself": "cannot be opened: ",
     "of another report": "is from another parse",
     "overwritten": "is damaged: ",
 }
@@ -151,6 +152,8 @@ def damage(path: Path, how: str) -> None:
     path.unlink()
     if how == "a folder":
         path.mkdir()
+    elif how == "a link to itself":
+        path.symlink_to(path)
     elif how != "removed":
         overwritten = whole[:4] + b"\xff" * 4_000 + whole[4_004:]
         contents = {"cut short": whole[: len(whole) // 2], "of another report": other}

@@ -65,6 +65,11 @@ def wider_mlp(ops: Sequence[Op], part: str = ".act") -> list[Op]:
     return [op._replace(grid=(2 * op.grid[0], op.grid[1])) if part in str(op.module) else op for op in ops]
 
 
+def taller(ops: Sequence[Op]) -> list[Op]:
+    """Products of three times as many rows as everything else has."""
+    return [op._replace(grid=(op.grid[0], 3 * op.grid[1])) if op.name == GEMM["ampere"] else op for op in ops]
+
+
 @pytest.mark.parametrize(
     ("marked", "bare", "explained"),
     [
@@ -80,6 +85,7 @@ def wider_mlp(ops: Sequence[Op], part: str = ".act") -> list[Op]:
         (model(tokens=512), wider_mlp(model(tokens=512)), False),
         (model(tokens=512), wider_mlp(model(tokens=1024), part=".mlp.up"), False),
         (plain_norms(tokens=512, hidden=1024), plain_norms(tokens=512, hidden=2048), False),
+        (perceptron(512, WIDTHS), taller(perceptron(1024, WIDTHS)), False),
         (convolutional(16, 64), convolutional(64, 64), True),
         (convolutional(16, 64), convolutional(16, 128), False),
         (convolutional(16, 64), convolutional(8, 96), False),
