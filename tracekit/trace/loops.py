@@ -21,7 +21,6 @@ from tracekit.trace.hierarchy.modules import Module
 _MOST_ROOTS = 64
 #: The most calls in a cycle that begins and ends with calls of the same root.
 _LONGEST_CYCLE = 64
-_LONGEST_NUMBER = 9
 _SEVERAL = 2
 #: How often calls come again in the same order that may do so by chance, as those of a draft and its target.
 _BY_CHANCE = 4
@@ -135,7 +134,7 @@ def _runs(calls: Outermost, modules: list[Module], outside: Rows) -> _Runs:
 
 
 def _is_layer(module: Module) -> bool:
-    return module.name.isascii() and module.name.isdecimal() and len(module.name) <= _LONGEST_NUMBER
+    return module.name.isdecimal()
 
 
 def _whole(calls: Outermost, rows: Rows) -> _Runs:

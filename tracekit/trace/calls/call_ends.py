@@ -64,7 +64,7 @@ def range_ends(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> Rang
 
 
 def _roots(markers: list[Marker]) -> Ints:
-    """A number for the root that each marker names, also for the kind of its step; -1 for others, and for no marker."""
+    """A number for the root that each marker names, also for the kind of its step; -1 for others."""
     paths = {item.path for item in markers if isinstance(item, ModuleMarker) and not item.class_only}
     numbers: dict[str | tuple[str], int] = {}
     roots = []
@@ -75,7 +75,7 @@ def _roots(markers: list[Marker]) -> Ints:
         elif isinstance(item, ModuleMarker) and not item.class_only and not _is_below(item.path, paths):
             key = item.path
         roots.append(-1 if key is None else numbers.setdefault(key, len(numbers)))
-    return np.array([*roots, -1], dtype=np.int64)
+    return np.array(roots, dtype=np.int64)
 
 
 def _is_below(path: str, paths: set[str]) -> bool:

@@ -157,8 +157,6 @@ def _operator_around(
 ) -> tuple[Rows, Rows]:
     rows, run = inside
     ranges = operator_ranges(recording, axis, operators)
-    if not ranges.text.size or not rows.size:
-        return np.full(rows.size, -1, dtype=np.int64), ranges.text
     of_run = innermost(runs.start, runs.end, runs.parent, ranges.start, ranges.end)
     same = (ranges.parent >= 0) & (lookup(of_run, ranges.parent) == of_run)
     outermost = firsts(np.where(same, ranges.parent, -1))

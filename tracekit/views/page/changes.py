@@ -84,7 +84,7 @@ def _of_layers(rows: list[dict[str, Any]], patterns: dict[str, str]) -> dict[str
         times[0] += row["before_ns"] or 0
         times[1] += row["change_ns"] if row["status"] in _CHANGED else 0
     changed = {pattern: sum(abs(change) for _, change in layers.values()) for pattern, layers in found.items()}
-    shown = [name for name in sorted(found, key=lambda name: -changed[name]) if changed[name] and len(found[name]) > 1]
+    shown = [name for name in sorted(found, key=lambda name: -changed[name]) if changed[name]]
     layers = {name: found[name] for name in shown[: limits.LAYER_ROWS]}
     numbers = sorted({*chain(*layers.values())}, key=lambda number: (len(number), number))[: limits.LAYERS]
     rows = [{"path": clipped(name, limits.TEXT), "layers": [*map(own.get, numbers)]} for name, own in layers.items()]
