@@ -102,6 +102,14 @@ def test_the_report_is_named_after_the_target_and_lands_here(place: Place, args:
     assert len([name for name in place.left() if name.endswith(".sqlite")]) == 1
 
 
+@torch
+@pytest.mark.parametrize("more", [(), ("--ops",)])
+def test_operators_are_marked_only_if_asked_for(place: Place, more: tuple[str, ...]) -> None:
+    place.write(MODEL)
+    assert place.capture(*more, "model.py:make").code == 0
+    assert (b"op_id = " in (place.folder / "make.sqlite").read_bytes()) == bool(more)
+
+
 TOOLS = {
     "/absent/nsys": "/absent/nsys: is not an executable program",
     "model.py": "model.py: is not an executable program",
