@@ -110,6 +110,17 @@ def test_operators_are_marked_only_if_asked_for(place: Place, more: tuple[str, .
     assert (b"op_id = " in (place.folder / "make.sqlite").read_bytes()) == bool(more)
 
 
+@torch
+def test_what_a_full_disk_cannot_hold_is_the_report_where_the_user_expects_it(place: Place, monkeypatch) -> None:
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tracekit.nsight.file.whole_file", full)
+    place.write(MODEL)
+    said = f"tracekit: {place.folder / 'make.sqlite'}: cannot be written (No space left on device)"
+    assert one_line(place.capture("model.py:make")).startswith(said)
+
+
 TOOLS = {
     "/absent/nsys": "/absent/nsys: is not an executable program",
     "model.py": "model.py: is not an executable program",
