@@ -100,6 +100,11 @@ def test_figures_are_shown_whole_or_not_at_all_at_every_width(width: int) -> Non
     assert shown[-1] not in ("61", "85.2", "17.6", "16.6")
 
 
+def test_whole_numbers_stay_exact_beside_missing_ones() -> None:
+    frame = pd.DataFrame({"flops": pd.array([2**60 + 1, None], dtype="Int64")})
+    assert formatting.lists_of(frame) == {"flops": [2**60 + 1, None]}
+
+
 def test_a_long_name_keeps_begin_and_end() -> None:
     assert formatting.truncate("aten::cudnn_convolution", 16) == "aten::c…volution"
     assert cell_len(formatting.truncate("日本語" * 9, 15)) <= 15
