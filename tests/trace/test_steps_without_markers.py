@@ -210,3 +210,13 @@ def test_parts_of_a_model_that_was_only_captured_lead_no_steps(parsed: Parse) ->
         run    1 110 120
     """)
     assert len(dataset.table("steps")) == 0
+
+
+def test_a_graph_capture_of_nothing_is_one(parsed: Parse) -> None:
+    dataset = parsed("""
+        launch 1   1   2 #1 cudaStreamBeginCapture_v10000
+        range  1   5  50 {'Module': 'top'}
+        launch 1  60  70 #2 cudaStreamEndCapture_v10000
+        range  1 100 140 {'Module': 'top'}
+    """)
+    expect(dataset, "calls")("phase  step_id\ncapture  -\nforward  0")

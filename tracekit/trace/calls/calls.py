@@ -224,7 +224,7 @@ def _during_graph_captures(recording: Recording, captures: GraphCaptures, calls:
     """
     start, end = calls.start, calls.end
     apart = np.isin(recording.ranges.thread[calls.range_row], [*recording.attached_threads])
-    if not captures.submissions.row.size:
+    if not (captures.submissions.row.size or captures.edges.size):
         return apart
     launches = _count_between(captures.submissions.start, start, end)
     nodes = _count_between(captures.submissions.start[captures.by_node], start, end)
