@@ -152,6 +152,22 @@ def by_hand_update() -> None:
     _trained(net, step)
 
 
+def functional() -> None:
+    """Is trained by torch.func: after the first, each call has parameters of its own, which nobody changes."""
+    net = COUNT.watch(Net())
+    net(x)
+    COUNT.step_ended()
+    weights = {name: weight.detach() for name, weight in net.named_parameters()}
+
+    def loss(weights: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(net, weights, (x,)).square().mean()
+
+    for _ in range(4):
+        changes = torch.func.grad(loss)(weights)
+        weights = {name: weight - 0.1 * changes[name] for name, weight in weights.items()}
+        COUNT.step_ended()
+
+
 def scaled() -> None:
     net = COUNT.watch(Net())
     optimizer, scaler = SGD(net.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=4.0)

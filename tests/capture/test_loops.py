@@ -28,7 +28,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 generate, hf_accumulating = (
     pytest.param(program, marks=pytest.mark.models) for program in (loops.generate, loops.hf_accumulating)
 )
-BY_HAND = [loops.lazy, loops.by_hand_update, loops.scaled, loops.compiled_validated, loops.evaluation]
+BY_HAND = [
+    *(loops.lazy, loops.by_hand_update, loops.functional, loops.scaled, loops.compiled_validated),
+    loops.evaluation,
+]
 #: Programs of which some steps are recorded.
 CUT = [loops.lbfgs, loops.scaled, loops.by_hand_update, loops.interrupted, loops.gan]
 

@@ -440,7 +440,10 @@ def _mark(text: str) -> None:
 
 
 def _versions(root: nn.Module) -> list[int]:
-    trained = [*islice((parameter for parameter in root.parameters() if parameter.requires_grad), _SOME)]
+    # What torch.func calls it with in place of its parameters is made anew, not changed.
+    parameters: Iterator[torch.Tensor] = root.parameters()
+    own = (each for each in parameters if isinstance(each, nn.Parameter) and each.requires_grad)
+    trained = [*islice(own, _SOME)]
     # Until its first call, a lazy module does not have its parameters.
     known = not any(map(is_lazy, trained))
     return [parameter._version for parameter in trained if known and not parameter.is_inference()]
