@@ -168,6 +168,11 @@ PROGRAMS = {
     for _ in range(2): student(x)
     return student, teacher
 """,
+    "a schedule changes the momentum": """
+    net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    for times, net[1].momentum in (1, 0.1), (2, None), (3, 0.05): net(x.repeat(times, 1))
+    return net
+""",
     "an export": """
     net = Net()
     torch.export.export(net, (x,))
@@ -214,6 +219,41 @@ def test_a_part_that_ran_first_is_skipped_by_the_path_in_its_whole(place: Place)
     args = ("--skip", "Net.enc*", "--", sys.executable, "model.py")
     recorded, truth = calls(place, PROGRAMS["parts are validated first"], *args)
     assert recorded == [name for name in truth if not name.startswith("Net.enc")]
+
+
+LOSSES = """
+import torch
+from torch import nn
+
+class Loss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.part = nn.MSELoss()
+        self.register_buffer("weight", torch.ones(4, 4))
+    def forward(self, x):
+        return self.part(x, self.weight)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+    def forward(self, x):
+        return Loss()(self.up(x))
+
+net, x = Net(), torch.ones(4, 4)
+for _ in range(3):
+    net(x), nn.CrossEntropyLoss(weight=torch.ones(4))(x, x)
+for loss in Loss(), Loss():
+    loss(x)
+"""
+
+
+def test_a_loss_that_is_made_anew_in_every_step_has_one_name(place: Place) -> None:
+    place.write(LOSSES)
+    assert place.capture("-o", "run.sqlite", "model.py").code == 0
+    calls = tracekit.parse("run.sqlite").calls(["module", "start_ns"]).sort_values("start_ns")
+    step = ["Net", "Net.up", "Net.Loss", "Net.Loss.part", "CrossEntropyLoss"]
+    assert calls.module.tolist() == [*step * 3, "Loss", "Loss.part", "Loss_2", "Loss_2.part"]
 
 
 COMPILED_ALONE = """

@@ -14,7 +14,7 @@ from functools import partial
 from operator import methodcaller
 from threading import RLock
 from typing import Any, Self
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from torch import nn
 from torch.compiler import is_exporting
@@ -162,6 +162,8 @@ class RootMarkers:
         self._marking = RLock()
         self._on = True
         self._names: dict[str, int] = {}
+        #: The latest root of each name.
+        self._latest: WeakValueDictionary[str, nn.Module] = WeakValueDictionary()
         self._refused: set[type[nn.Module]] = set()
 
     def __enter__(self) -> Self:
@@ -230,7 +232,11 @@ class RootMarkers:
                     handle.look_again()
 
     def _name(self, module: nn.Module) -> str:
-        """Its class, with a number for later roots of the class that hold anything: losses made anew are alike."""
+        """Its class, with a number for later roots of the class that hold anything.
+
+        Losses, which may be made anew in every step, are alike: those that hold nothing, and those without parameters
+        if the one before is gone.
+        """
         inside = unwrapped(module)
         if inside is not module and (marks := next(marks_on(inside), None)) is not None:
             return marks.path
@@ -238,5 +244,7 @@ class RootMarkers:
         held = (*module._modules.values(), *module._parameters.values(), *module._buffers.values())
         if all(part is None for part in held):  # a loss without weights has only names for them
             return name
-        self._names[name] = self._names.get(name, 0) + 1
+        if name in self._latest or name not in self._names or next(module.parameters(), None) is not None:
+            self._names[name] = self._names.get(name, 0) + 1
+        self._latest[name] = inside
         return name if self._names[name] == 1 else f"{name}_{self._names[name]}"
