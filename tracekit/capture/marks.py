@@ -357,8 +357,7 @@ _RECURRENT = _same(
     *("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
 )
 _ATTENTION = _same("embed_dim", "num_heads", "head_dim", "dropout", "batch_first", "add_zero_attn", "kdim", "vdim")
-#: Without the momentum, which schedules change: modules of one path with different settings are told apart.
-_NORM = {"num_features": "num_features", "epsilon": "eps"}
+_NORM = {"num_features": "num_features", "epsilon": "eps", "momentum": "momentum"}
 
 #: Settings by type of layer: name in the marker (as in vLLM's) → attribute. The first match counts.
 _SETTINGS: tuple[tuple[tuple[type[nn.Module], ...], Mapping[str, str]], ...] = (
