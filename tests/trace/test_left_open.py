@@ -72,10 +72,10 @@ def test_ends_that_are_shifted_by_one_are_believed_by_no_work(golden: Golden) ->
         in-b     -       left_open        0
         in-top   -       left_open        0
         in-step  -       left_open        0
-        between  -       outside_modules  0
+        between  -       outside_modules  -
         => steps
         name            start_ns  end_ns
-        ProfilerStep#1  0         500
+        ProfilerStep#1  0         490
         ProfilerStep#2  500       990
     """)
 

@@ -57,7 +57,8 @@ def range_ends(recording: Recording, decoded: Decoded, axis: ThreadAxis) -> Rang
         own = ranges.domain[rows] == domain
         unsure = _corrected(recording, axis, rows[own], root[own], ends)
         recording.counters.add("calls", LEFT_OPEN, unsure.size)
-        calls = unsure[~step[unsure]]
+        calls, steps = unsure[~step[unsure]], unsure[step[unsure]]
+        _end_steps(recording, axis, calls, steps[ends.end[steps] < axis.range_end[steps]], ends)
         outermost.append(calls[parents(axis.range_start[calls], ends.end[calls])[0] < 0])
     row = np.sort(np.concatenate(outermost))
     return ends._replace(doubts=(axis.range_start[row], ends.end[row], row))
@@ -134,6 +135,20 @@ def _end_with_the_range_around(recording: Recording, axis: ThreadAxis, rows: Row
     left, around = left[around >= 0], around[around >= 0]
     ends.end[left], ends.end_ns[left] = axis.range_end[around], recording.ranges.end_ns[around]
     return left
+
+
+def _end_steps(recording: Recording, axis: ThreadAxis, calls: Rows, steps: Rows, ends: RangeEnds) -> None:
+    """Ends steps that were left open at the last pop of a range from within: that was meant for the step."""
+    popped = np.flatnonzero((recording.ranges.kind == PUSH_POP) & axis.ends_here & ~recording.ranges.open)
+    pushed, ended = axis.range_start[popped], axis.range_end[popped]
+    called = np.sort(axis.range_start[calls])
+    for step in steps.tolist():
+        start, until = axis.range_start[step], ends.end[step]
+        last = max([start, *called[: np.searchsorted(called, until)][-1:]])
+        within = np.flatnonzero((pushed >= start) & (pushed <= last) & (ended > last) & (ended < until))
+        if within.size:
+            at = popped[within[np.argmax(ended[within])]]
+            ends.end[step], ends.end_ns[step] = axis.range_end[at], recording.ranges.end_ns[at]
 
 
 #: A forward that raised has no second range: one of so many calls may lack it.
